@@ -20,7 +20,7 @@ from provisioner.partitions.vipu.cli import VipuCommand
 from provisioner.partitions.vipu.records import Reading
 
 _READ_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
-#: Time-outs of each request for a pod. The two requests of `open_gate` together take at most WRITE_SECONDS.
+#: Time-outs of each request of a pod's write. Those of the two requests of `open_gate` add up to WRITE_SECONDS.
 _POD_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=3.5)
 
 

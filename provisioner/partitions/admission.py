@@ -1,6 +1,6 @@
 """Admission of pods that request IPUs: the injected patch, the reasons to reject a pod, and the allowed changes.
 
-New pods lose annotations that only the controller may set. A second review of the patched pod changes nothing.
+New pods with IPUs lose annotations that only the controller may set. A second review of a pod changes nothing.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from provisioner.partitions.demand import Wrong, read_size
 from provisioner.settings.webhook import WebhookSettings
 
 _STATUS = "status"
-#: Subresources whose requests can change a pod's annotations and labels: none (the pod itself) and its status.
+#: Subresources of the requests that can change a pod's annotations and labels. Empty for the pod itself.
 _CHANGING = ("", _STATUS)
 #: Maximum number of conflicts in one rejection: a pod may have thousands of mounts.
 _MAX_CONFLICTS = 10
@@ -38,7 +38,7 @@ _RESOURCES = {"cpu": "250m", "memory": "128Mi"}
 #: UID of the user in the image of the init container.
 _USER = 65532
 _TOKEN_SECONDS = 3600
-#: Values of IPU_INJECTION: inject nothing; inject the node's network and all privileges, as Graphcore's plugin does.
+#: Values of IPU_INJECTION: no injection, and the node's network and privileged containers as with Graphcore's plugin.
 _OFF, _COMPATIBLE = "off", "compatible"
 
 
@@ -111,7 +111,7 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
         mounts = fields.sequence(container.get("volumeMounts"))
         if [mount for mount in mounts if _path_of(mount) == names.CONFIG_DIRECTORY] != [_MOUNT]:
             result["volumeMounts"] = [*(mount for mount in mounts if _path_of(mount) != names.CONFIG_DIRECTORY), _MOUNT]
-        # A container that gives up privileges, as sidecars do, is not made privileged.
+        # A container that gives up privileges, such as a sidecar, is not made privileged.
         gives_up = security.get("allowPrivilegeEscalation") is False or "ALL" in _capabilities(security, "drop")
         if security.get("privileged") is None and not gives_up:
             result["securityContext"] = {**security, "privileged": True}

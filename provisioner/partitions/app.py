@@ -47,7 +47,7 @@ class Loop(RoundLoop[Answer]):
     memory: Memory = field(default_factory=Memory)
 
     def problems(self) -> tuple[str, ...]:
-        """Return why the controller cannot work, empty if it can. A follower only waits, and has no problem."""
+        """Return why the controller cannot decide, empty if it can. A follower does not decide, and has no problem."""
         return self.known.snapshot(self.pods).not_synced if self.is_leader() else ()
 
     def round(self) -> float:

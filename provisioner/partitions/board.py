@@ -50,7 +50,7 @@ class Document(View):
     #: Identity of this process; in the Lease, a random suffix follows.
     identity: str
     leading: bool
-    #: Reasons why the leader makes no decisions now; empty if the leader decides, and after a follower's first round.
+    #: Reasons why the leader makes no decisions now. Empty if it decides, and on a follower after its first round.
     problems: tuple[str, ...] = ()
     decided_at: datetime | None = None
     servers: tuple[ServerLine, ...] = ()

@@ -1,7 +1,7 @@
 """Client in the init container of a pod: polls the API until the pod's partition is active.
 
 The client gives up after a final status (`_FINAL`), after 401 for 300 s, or when `patience_seconds` would be exceeded.
-The HTTP modules are imported only in `sender`, so that the program starts in 0.1 s.
+The HTTP modules are imported in `sender`, so that `--help` starts faster.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 30.0
 _LONGEST_RETRY_AFTER_SECONDS = 120.0
 #: Time in seconds for which status 401 is retried: the kubelet may replace the token, or a new token is accepted late.
 _UNAUTHORIZED_SECONDS = 300.0
-#: Interval in seconds at which an unchanged message is printed again.
+#: Minimum interval in seconds between two prints of an unchanged message.
 _SAY_SECONDS = 60.0
 #: Mode of the file with the configuration: every container of the pod may read the file, as any user.
 _MODE = 0o644
@@ -40,7 +40,7 @@ class NotServed(Exception):  # noqa: N818 - it names the pod
 
 
 class GaveUp(Exception):  # noqa: N818 - the name says what the client did
-    """The partition was not active in time."""
+    """The client received no configuration within `patience_seconds`."""
 
 
 class Unreachable(Exception):  # noqa: N818 - the name says that the server is unreachable
@@ -125,7 +125,7 @@ class Client:
         if reply.status == 200 and body.get("config"):
             return json.dumps(body["config"], indent=1) + "\n"
         if reply.status == 202:
-            # Status 202 is no failure, so the back-off starts again.
+            # Status 202 is no failure, so the next back-off begins with its first wait.
             self._failures = 0
         return text, self._retry_after(reply)
 
@@ -180,7 +180,7 @@ def sender(server: str, ca_file: str | None = None) -> Send:
         except ssl.SSLCertVerificationError as error:
             raise Unreachable(f"the certificate of {server} is not trusted: {error.verify_message}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            # Causes: an unknown host name, a reset connection, a response that is not HTTP, a token with a line break.
+            # Causes are an unknown host name, a reset connection, a response that is not HTTP, or an invalid token.
             raise Unreachable(f"{server} does not answer: {str(error) or type(error).__name__}") from error
         finally:
             connection.close()

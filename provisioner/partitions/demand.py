@@ -29,7 +29,7 @@ class Pod:
     created_at: datetime
     #: Requested IPUs, a power of two; 0 if none are requested, or the number is invalid or too large.
     size: int
-    #: Mistake in the pod, which is therefore not served, as a sentence; empty if none. `picture` finds other reasons.
+    #: Mistake in the pod, as a sentence; empty if none. Pods with a mistake get no partition.
     problem: str = ""
     #: Whether the provisioner's webhook prepared the pod, and not Graphcore's plugin, which adds no init container.
     injected: bool = False
@@ -42,13 +42,13 @@ class Pod:
     finished: bool = False
     #: metadata.deletionTimestamp: end of the grace period; None if the pod is not being deleted.
     deletion_deadline: datetime | None = None
-    #: metadata.deletionGracePeriodSeconds: maximum time that the pod takes to end once it is being deleted.
+    #: metadata.deletionGracePeriodSeconds: time that the pod has to end once it is being deleted.
     deletion_grace_seconds: float = 30.0
     #: Whether the pod has the annotation RELEASE: the partition may be removed before the pod ends.
     released: bool = False
     #: spec.activeDeadlineSeconds: maximum run time from the pod's start; None if unlimited.
     active_deadline_seconds: float | None = None
-    #: spec.terminationGracePeriodSeconds: maximum time that the pod takes to end after its deadline.
+    #: spec.terminationGracePeriodSeconds: time that the pod has to end after its deadline.
     grace_seconds: float = 30.0
     #: status.startTime: time at which the kubelet accepted the pod.
     started_at: datetime | None = None
@@ -58,7 +58,7 @@ class Pod:
     partition_annotation: str = ""
     #: Whether the pod's main containers may use the partition: INIT_CONTAINER has succeeded, or the pod is not pending.
     begun: bool = False
-    #: Servers (HOST:PORT) whose nodes the pod's nodeSelector and required node affinity allow; None if all.
+    #: Servers (HOST:PORT) whose nodes the pod's nodeSelector and required node affinity allow; None if all or unknown.
     servers: frozenset[str] | None = None
 
 

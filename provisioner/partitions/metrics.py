@@ -1,4 +1,4 @@
-"""Metrics of the controller of partitions. Labels have bounded values, and never contain names of pods."""
+"""Metrics of the controller of partitions. Labels never contain names of pods."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -55,7 +55,7 @@ class Metrics(ActionMetrics):
 
 
 def values_of(view: View, servers: Iterable[ServerView], now: datetime) -> Iterator[Shown]:
-    """Yield the gauges that each round sets."""
+    """Yield the gauges that show a decision."""
     partitions, ipus = Counter(dict.fromkeys(PHASES, 0)), Counter(dict.fromkeys(PHASES, 0))
     for partition in view.partitions:
         partitions[partition.phase] += 1

@@ -25,7 +25,7 @@ PARTITION_HOST = "tpu-provisioner.cloud.google.com/partition-host"
 PARTITION_PORT = "tpu-provisioner.cloud.google.com/partition-port"
 #: Annotation of a pod whose partition may be removed before the pod ends. The REST API and `take_back` set it.
 RELEASE = "tpu-provisioner.cloud.google.com/partition-release"
-#: Name of the ConfigMap that records all partitions and their pods (the ledger), in the controller's namespace.
+#: Name of the ledger, a ConfigMap in the controller's namespace.
 LEDGER_CONFIGMAP_NAME = "tpu-provisioner-partitions"
 LEASE_NAME = "tpu-provisioner-partitions"
 

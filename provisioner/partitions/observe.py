@@ -32,7 +32,7 @@ _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 
 
 def make_pod_watch(api: Api, on_change: Callable[[], None], parse: Callable[[object], Pod] = parse_pod) -> Watch[Pod]:
-    """Return the list-watch of unfinished pods with POD_LABEL, not started."""
+    """Return a list-watch of unfinished pods with POD_LABEL, without starting it."""
     return ListWatch(
         api,
         Collection(name="pods", resource="pods", query={"labelSelector": names.POD_LABEL, "fieldSelector": UNFINISHED}),
@@ -42,7 +42,7 @@ def make_pod_watch(api: Api, on_change: Callable[[], None], parse: Callable[[obj
 
 
 def make_ledger_watch(api: Api, namespace: str) -> Watch[Ledger]:
-    """Return the list-watch of the ledger for the REST API of each replica, not started."""
+    """Return a list-watch of the ledger for the REST API of this replica, without starting it."""
     return ListWatch(
         api,
         Collection(

@@ -61,7 +61,7 @@ class Reporter(PlanReporter):
         elif failure is None:
             self._tell_done(call, details, failed_before=self._lasting.ended(key))
         elif failure.kind is FailureKind.ALREADY_EXISTS:
-            # No other cluster uses this id, so an earlier create of this controller took effect.
+            # The id is derived from the pod, so an earlier create for this pod took effect.
             self._lasting.ended(key)
             _log.info("partition.exists", **details)
         elif self._lasting.fails(key, f"{failure.kind.value} {failure.message}"):

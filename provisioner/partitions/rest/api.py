@@ -2,7 +2,7 @@
 
 Every replica serves the API, leader or not. The only write is one annotation of the pod, so requests are idempotent. A
 caller that is neither the partition's pod nor has a right to that pod learns nothing about the partition. Requests are
-queued per client, and reads per V-IPU server: a busy client or a slow server delays only its own requests.
+queued per client, and reads per V-IPU server: a busy client or a slow server delays mainly its own requests.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 #: Values of Retry-After in seconds: while a pod waits, while the partition is created, and if the state is unknown.
 _WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS = 5, 2, 5
-#: Limits of each address. A body has about 300 bytes, a token 1,500. A wait for a V-IPU server ends after 15 s.
+#: Limits of each server address. A body has about 300 bytes, a token 1,500. A wait for a V-IPU server ends after 15 s.
 _LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
 _ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)

@@ -26,7 +26,7 @@ _MAX_OUTPUT_BYTES = 2 << 20
 _AGENTS_KEPT_SECONDS = 600.0
 #: Matches valid ids and allocations in arguments of the command, but no text that could be taken for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,252}")
-#: Maximum bytes of an IPUoF configuration, which has about 300 bytes for each of up to 256 devices.
+#: Maximum bytes of an IPUoF configuration, which has about 300 bytes for each device.
 MAX_BYTES = 1 << 20
 
 CONFIG_FILE = "vipu-cli.hcl"
@@ -37,9 +37,9 @@ _PLAIN = re.compile(r"[ !#-\[\]-~]+")
 _TEMPLATE = re.compile(r"[$%]\{")
 _KEY = re.compile(r'api[-_]access[-_]key"?\s*[=:]\s*"([^"\n]+)"')
 _HIDDEN = "***"
-#: First and maximum pause in seconds between checks for the end of a process. Creates take minutes, so pauses grow.
+#: First and maximum pause in seconds between checks for the end of a process. Pauses grow, as creates may take minutes.
 _LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.002, 0.05
-#: Maximum wait in seconds of `close` for a program that is being started, which may hang.
+#: Maximum seconds that `close` waits while another thread starts a program, because the start may hang.
 _CLOSE_SECONDS = 0.2
 _Read = TypeVar("_Read")
 
@@ -169,7 +169,7 @@ class Runner:
             return process
 
     def _watch(self, process: subprocess.Popen[bytes], deadline: float) -> str:
-        """Wait until the program has ended. Return why it must be killed, empty if it ended on its own."""
+        """Wait until the program ends or the deadline passes. Return why to kill it, empty if it ended on its own."""
         pause_seconds = _LOOK_SECONDS
         while not _has_ended(process):
             if self._monotonic() >= deadline:

@@ -45,7 +45,7 @@ def _rule(pattern: str, kind: FailureKind, verbs: frozenset[Verb] = _ALL) -> _Ru
     return _Rule(re.compile(pattern, re.IGNORECASE | re.DOTALL), kind, verbs)
 
 
-#: The first matching rule applies. All are assumptions, except for messages of the Go libraries in parentheses.
+#: The first matching rule applies. Rules are assumptions, unless their comment names a Go library in parentheses.
 _RULES: Sequence[_Rule] = (
     # A request that was lost on its way may still take effect (Go: grpc, net).
     _rule(r"deadline exceeded|transport is closing|connection reset|\bEOF\b", FailureKind.UNKNOWN_OUTCOME),
@@ -61,7 +61,7 @@ _RULES: Sequence[_Rule] = (
     _rule(r"unauthenticated|not authori[sz]ed|access key", FailureKind.PERMISSION),
     # Only for reads: in a create or remove, the message may concern the file that the command writes after the change.
     _rule(r"permission denied|access denied", FailureKind.PERMISSION, frozenset({Verb.READ, Verb.GET})),
-    # The allocation, user or cluster does not exist, so a user has to change something.
+    # The allocation, V-IPU user or cluster does not exist, so the administrator has to change something.
     _rule(
         r"\b(allocation|cluster|user)s?\b((?!partition)[^.])*(not found|does not exist|not exist)", FailureKind.INVALID
     ),

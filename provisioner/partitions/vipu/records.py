@@ -8,7 +8,7 @@ from provisioner.model.capacity import CallError
 
 
 class PartitionState(Enum):
-    """Usability of a partition. OTHER includes the time of the creation, and unknown states."""
+    """Usability of a partition. OTHER includes partitions that are being created, and unknown states."""
 
     ACTIVE = "active"
     OTHER = "other"

@@ -37,7 +37,7 @@ class TableError(ValueError):
     """The text is not the expected table."""
 
 
-#: Pair of an allocation, without `ipus` if the table has no number, and the names of its agents (IPU-Machines).
+#: An allocation, and the names of its agents (IPU-Machines). `ipus` is None if the table has no number.
 Listed = tuple[Allocation, tuple[str, ...]]
 
 
@@ -150,7 +150,7 @@ class _Row:
 
 class _Table:
     def __init__(self, text: str, *, needed: Mapping[str, Sequence[str]]) -> None:
-        # The lines are a generator, because a list for millions of empty lines could need more memory than exists.
+        # The pairs are a generator, because a list of pairs for millions of empty lines would need too much memory.
         self._lines = ((number, line.rstrip()) for number, line in enumerate(text.splitlines(), start=1))
         number, line = self._find_header()
         self._framed = line.lstrip().startswith(_CELL_END) and line.endswith(_CELL_END)
