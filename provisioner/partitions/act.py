@@ -77,7 +77,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
 
 
 def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> None:
-    """Raise DeletionBlockedError if a pod may use the partition or another cluster owns it; ClusterError if unknown."""
+    """Raise DeletionBlockedError if a pod may use the partition or its id is not of this cluster. Also ClusterError."""
     if not call.id.startswith(names.id_prefix(cluster_uid)):
         raise DeletionBlockedError("it is not a partition of this cluster")
     if call.pod is None:

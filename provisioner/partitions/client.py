@@ -36,7 +36,7 @@ _FINAL = frozenset({400, 403, 404, 405, 409, 410, 413, 415, 422})
 
 
 class NotServed(Exception):  # noqa: N818 - it names the pod
-    """The API's response is final: the pod gets no partition."""
+    """The API's response counts as final, so the client gives up."""
 
 
 class GaveUp(Exception):  # noqa: N818 - the name says what the client did

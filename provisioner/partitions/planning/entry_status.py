@@ -33,7 +33,7 @@ class Phase(Enum):
     GONE = "gone"
 
 
-#: Phases whose entries count as using no IPUs, and are not kept in the ledger.
+#: Phases whose entries count as using no IPUs, and are usually removed from the ledger.
 OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
 _USELESS = frozenset({Phase.BROKEN, Phase.MISPLACED})
 #: Number of failed creates of a partition after which other pods no longer wait for the next create. A rejected
@@ -128,7 +128,7 @@ def _is_misplaced(entry: Entry, pod: Pod) -> bool:
 
 
 def _phase_unread(entry: Entry, wanted: Pod | None, known: PartitionMemory, ctx: Round) -> Phase:
-    """Return the phase of an entry whose server cannot be read. `wanted` is the pod if it needs the partition."""
+    """Return the phase of an entry without a reading. `wanted` is the pod; None if no pod needs the partition."""
     if entry.server not in ctx.servers:
         # The server is no longer in the settings. A pod without its gate may still use the partition.
         return Phase.GONE if wanted is None else Phase.WITHDRAWN if wanted.gated else Phase.CREATING

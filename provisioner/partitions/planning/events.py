@@ -12,13 +12,13 @@ from provisioner.partitions.vipu.records import Partition
 
 #: The pod waits, for example for IPUs, older pods, its namespace's limit, or the ledger.
 WAITING = "PartitionWaiting"
-#: The partition is active, so the pod's gate is removed.
+#: The partition is active, so the pod's scheduling gate is removed.
 CREATED = "PartitionCreated"
 #: The partition cannot be created or removed, is unusable, or is on a V-IPU server that cannot be read or is no longer
 #: in `VIPU_SERVERS`. Or the pod may not use the server's nodes, or its gate cannot be removed.
 FAILED = "PartitionFailed"
-#: The server lost the partition of a pod that has not ended, or another client removed it, such as a copy of this
-#: cluster. It is created again under the same id.
+#: The server lost the partition of a pod, or another client, such as a copy of this cluster, removed it. The partition
+#: is created again under the same id.
 LOST = "PartitionLost"
 #: The pod has ended or released its partition. As a warning: no node was found within `UNSCHEDULED_TIMEOUT`, and the
 #: partition is given to other pods.

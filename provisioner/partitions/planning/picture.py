@@ -18,7 +18,7 @@ from provisioner.partitions.planning.placing import Schedule
 from provisioner.partitions.planning.queue import Candidate, SiteSupply, crowded, queue_of, supply_of, with_refusals
 from provisioner.partitions.planning.round import Guard, Round
 
-#: Phase that is shown for a stray: a partition that the ledger lacks or has on another server.
+#: Phase that is shown for a `Stray`.
 ORPHAN = "orphan"
 _NOT_PREPARED = (
     "The webhook did not prepare it: it was created without it, or has its IPUs from another program. Create it again."
@@ -33,7 +33,7 @@ class Picture:
 
     #: State of each entry by id, in the ledger's order.
     statuses: Mapping[str, EntryStatus]
-    #: Partitions that the ledger lacks or has on another server, and that are not recorded again.
+    #: Strays that are not recorded again.
     strays: tuple[Stray, ...]
     #: Entries of strays that are recorded again, by id.
     restored: Mapping[str, Entry]
@@ -157,7 +157,7 @@ class RejectedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLine:
-    """An entry of the ledger, or an orphan: a partition that the ledger lacks or has on another server."""
+    """An entry of the ledger, or an orphan (`Stray`)."""
 
     id: str
     server: str

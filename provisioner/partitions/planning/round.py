@@ -102,7 +102,7 @@ class Round:
         return pod.server_annotation != server and pod.server_annotation in self.servers
 
     def wants(self, pod: Pod) -> bool:
-        """Return whether a pod may have a partition. Not if it is finished, released, or `has_had_its_grace`."""
+        """Return whether a pod may have a partition: not if it is finished or released, or had its grace period."""
         return not (pod.finished or pod.released or self.has_had_its_grace(pod))
 
     def may_use(self, pod: Pod, partition_id: str) -> bool:
