@@ -109,7 +109,7 @@ class CertificateLoop:
         self.stopping.set()
 
     def failures(self) -> Sequence[str]:
-        """Return the reason why the process must be restarted; empty if there is none."""
+        """Return the reason why the process must be restarted; empty without a failure."""
         works = self._thread is None or self._thread.is_alive() or self.stopping.is_set()
         return () if works else ("the thread that keeps the certificates has ended",)
 

@@ -280,7 +280,7 @@ class HttpServer:
         return _TlsListener(listening, self._handshakes[address], self._limits.connections)
 
     def failures(self) -> Sequence[str]:
-        """Return the reason why the process must be restarted; empty if there is none."""
+        """Return the reason why the process must be restarted; empty without a failure."""
         return ("the thread that serves HTTP requests has ended",) if self._failed else ()
 
     def drain(self) -> None:
