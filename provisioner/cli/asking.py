@@ -1,4 +1,4 @@
-"""Reads JSON documents of controllers, by address or from the leading pod. Raises KubeconfigError or RemoteError."""
+"""Reads JSON documents of controllers, by address or through the API server. Raises KubeconfigError or RemoteError."""
 
 import http.client
 import json
@@ -38,16 +38,16 @@ _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=
 class Documents:
     """Documents of running controllers. At least one of `slices` and `partitions` is not None."""
 
-    #: Document about slices; None if their controller is not installed, may not be read, or does not answer.
+    #: Document about slices; None if it could not be read.
     slices: Document | None
-    #: Document about IPU partitions; None if their controller is not installed, may not be read, or does not answer.
+    #: Document about IPU partitions; None if it was not found or could not be read.
     partitions: partitions_board.Document | None = None
     #: Failure to read an installed controller; empty if none. A missing right to read partitions is no failure.
     problem: str = ""
 
 
 def documents(remote: Remote) -> Documents:
-    """Return the documents of the controllers of slices and partitions. Raises RemoteError if neither can be read."""
+    """Return the documents of the controllers of slices and partitions. Raises RemoteError if neither is read."""
     try:
         slices = board(remote)
     except UnreachableError:
@@ -94,7 +94,7 @@ def settings(remote: Remote) -> dict[str, str]:
 
 
 def partitions(remote: Remote) -> partitions_board.Document | None:
-    """Return the document of the controller of IPU partitions; None if it does not run. Raises RemoteError."""
+    """Return the document of the controller of IPU partitions; None if it is not found. Raises RemoteError."""
     raw = _ask_partitions(remote)
     source = "what the controller of partitions answers"
     return None if raw is None else _converted(raw, partitions_board.Document, source)
@@ -239,7 +239,7 @@ def _by_address(remote: Remote, path: str, *, absent_ok: bool = False) -> Any:
             f"{url} cannot be read: {error.reason}. To reach the controller, use {forward}."
         ) from error
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-        # The server may be another program, whose response is neither HTTP nor JSON.
+        # The server may be another program, whose response is not HTTP or not JSON.
         raise RemoteError(f"{url} cannot be read: {error}") from error
 
 

@@ -81,7 +81,7 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float, form
 
     def say(line: str) -> None:
         if form not in FORMATS:
-            # A pipe would otherwise buffer the lines, although a user may read them during the wait.
+            # Without `flush`, Python would hold the lines back if standard output is not a terminal.
             print(line, flush=True)
 
     left = drain(look, patience, say=say, wait=time.sleep, monotonic=time.monotonic)
@@ -99,7 +99,7 @@ def drain(
     wait: Callable[[float], None],
     monotonic: Callable[[], float],
 ) -> Left:
-    """Read the remaining pools every 10 s for `patience_seconds`, or until none is left; return the last result."""
+    """Call `look.left` every 10 s until nothing is left, for at most `patience_seconds`; return the last result."""
     began = printed_at = monotonic()
     last: list[str] = []
     while any(left := look.left()):
@@ -128,7 +128,7 @@ def _place_of(raw: object) -> tuple[str, str]:
 
 
 class Left(NamedTuple):
-    """Node pools that still exist, with reasons. Both fields are empty only if it is certain that no pool exists."""
+    """Node pools that still exist, with reasons. Both fields are empty only if certainly no such pool exists."""
 
     pools: dict[PoolName, str]
     #: Messages about TPUNodeGroups, waiting pods and the controller, or the reason why the pools are unknown.
@@ -155,7 +155,7 @@ class Look:
         yield from left.messages
 
     def left(self) -> Left:
-        """Read the pools that still exist. Errors become messages."""
+        """Read the pools that still exist. Errors become texts in the result."""
         # Without the proof, GCP_CLUSTER may be another cluster, and this cluster would seem to have no pools.
         proof = self.identity
         if proof is not None and not proof.proven and not proof.attempt():
@@ -246,7 +246,7 @@ class Look:
         return f"not needed (it was created for {named}); the controller deletes it"
 
     def _waiting(self) -> list[str]:
-        """Return the names of pods with chips and without a node in served namespaces: they may get node pools."""
+        """Return the pending pods that may get node pools, as namespace/name."""
         parse = partial(parse_pod, serve_pods=self.settings.serve_pods, jobs=self.settings.serve_jobs)
         pods = filter(None, list_all(self.api, collection_path("pods"), _WITHOUT_NODE, parse))
         served = self.settings.namespaces

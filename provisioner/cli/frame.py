@@ -139,7 +139,7 @@ def wants_color(environment: Mapping[str, str] = os.environ) -> bool | None:
 
 
 class RemoteError(UserError):
-    """A controller cannot be reached, or its response cannot be used. The message contains what to do."""
+    """A controller cannot be reached, or its response cannot be used."""
 
 
 class UnreachableError(RemoteError):

@@ -36,7 +36,7 @@ def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
 
 
 def page(document: Document, width: int | None = None) -> Iterator[str]:
-    """Yield lines about deleted and kept pools, wrapped to `width` unless None. Raises RemoteError without a view."""
+    """Yield lines about deleted and kept pools; wrap tables to `width` if given. Raises RemoteError without a view."""
     view = view_of(document)
     yield from attention(document)
     for alert in view.alerts:

@@ -66,7 +66,7 @@ def make_frame() -> click.Group:
 def choose(frame: Callable[[], click.Group], given: list[str], *, program: str, complete_var: str) -> int:
     """Run the command that `given` names; return its exit code. Raises SystemExit if `given` is wrong."""
     try:
-        # Completion scripts always set `complete_var`; click would derive another variable from `prog_name`.
+        # Completion scripts always set `complete_var`; click might derive another one from `prog_name`.
         ended = frame().main(
             given, prog_name=program, complete_var=complete_var, standalone_mode=False, color=wants_color()
         )

@@ -112,7 +112,7 @@ class _Loader(_LOADER):  # type: ignore[misc]
             line = key.start_mark.line
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key is a mapping or a list", key.start_mark)
-            # Keys from `<<` are on lines of another mapping, and may be overridden here; all others must be unique.
+            # Keys from `<<` are usually on lines of another mapping, and may be overridden here; others must be unique.
             if node.start_mark.line <= line <= node.end_mark.line:
                 if key.value in lines:
                     message = f"key {key.value[:60]!r} occurs twice, first in line {lines[key.value] + 1}; remove one"

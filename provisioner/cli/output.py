@@ -79,7 +79,7 @@ def plain(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-#: Maximum number of lines of text below a row of a table, enough for a cause and its remedy.
+#: Maximum number of lines of text below a row of a table.
 _LINES_OF_WORDS = 4
 _INDENT = "    "
 _NARROWEST = 20

@@ -48,7 +48,7 @@ def command(server: str, ca_file: str | None, file: str | None, token_file: str,
         return refuse(f"--server is {server!r}, but must begin with http:// or https://")
     if ca_file is not None and not server.startswith("https://"):
         return refuse("--ca-file needs a --server that begins with https://")
-    from random import random  # noqa: PLC0415 - 10 ms that other commands need not spend
+    from random import random  # noqa: PLC0415 - 10 ms that --help need not spend
 
     # Without a handler, SIGTERM would not end process 1 of a container.
     signal.signal(signal.SIGTERM, _end)

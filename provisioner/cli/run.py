@@ -91,7 +91,7 @@ def command(
 
 
 def log_checks(subject: checking.Subject) -> None:
-    """Log the findings of `tpu-provisioner check`. After 3 s, the checks continue in the background."""
+    """Run the checks of the installation, and log problems. After 3 s, they continue in the background."""
     thread = threading.Thread(target=checking.log_findings, args=(subject,), name="checks", daemon=True)
     thread.start()
     thread.join(_CHECKS_SECONDS)

@@ -1,4 +1,4 @@
-"""Reads the settings, kubeconfig and credentials of commands that talk to the cluster and, if it is used, to GKE."""
+"""Reads settings, kubeconfig and, for GKE, credentials for the commands `run`, `check` and `drain`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _INFERRED = {
 class Attempt:
     """Settings and clients of a command, and the problems of those that are missing."""
 
-    #: Values inferred from this machine for settings that are not set, by variable.
+    #: Values from this machine's metadata for unset settings, by variable; empty if unknown.
     inferred: Mapping[str, str]
     settings: settings.Settings | None = None
     api: KubeApi | None = None
-    #: Client of GKE; None unless settings and credentials are valid and capacity comes from GKE.
+    #: Client of GKE; None if settings or credentials have a problem, or if PROVIDER is not gke.
     gke: GkeClient | None = None
     settings_problems: tuple[str, ...] = ()
     kubeconfig_problem: str = ""
@@ -41,7 +41,7 @@ class Attempt:
 
 
 class StartError(UserError, ValueError):
-    """The kubeconfig, credentials or arguments of a command are wrong. The message lists all problems and remedies."""
+    """The kubeconfig, credentials or arguments of a command are wrong. The message lists all problems."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         count = len(problems)
@@ -96,7 +96,7 @@ def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
 
 
 def inferred_words(inferred: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a sentence about each inferred setting."""
+    """Return a text about each inferred setting."""
     inferred_values = ((variable, value, _INFERRED[variable][1]) for variable, value in inferred.items() if value)
     return tuple(f"{variable} is not set; using {value}, {meaning}" for variable, value, meaning in inferred_values)
 
