@@ -40,11 +40,11 @@ SHORTEST_RUN_SECONDS = 600
 LONGEST_RUN_SECONDS = 7 * 24 * 3600
 #: Name that means all other names in a list such as "team-a=512, *=16".
 OTHERS = "*"
-#: Text that makes an option empty. An empty text means the option's default.
+#: Text that makes some options empty. An empty text means the option's default.
 NONE = "none"
 SCOPE_PREFIX = "https://www.googleapis.com/auth/"
 SCOPE = re.compile(re.escape(SCOPE_PREFIX) + r"[a-z][a-z0-9._-]{0,100}")
-#: Maximum value of options that limit chips or pools; no cluster has this many chips.
+#: Maximum value of limits, such as of chips or pools; no cluster has this many chips.
 MOST = 10_000_000
 HIGHEST_PORT = 65535
 #: Maximum duration in Go: 2^63 nanoseconds, 292 years.
@@ -130,7 +130,7 @@ def list_of(pattern: re.Pattern[str], meaning: str, max_items: int | None = None
 
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.0) -> str:
     """Return the one of `names` most similar to `name`; empty if no similarity (0 to 1) is at least `cutoff`."""
-    import difflib  # noqa: PLC0415 - only error messages need it
+    import difflib  # noqa: PLC0415 - many commands do not need it
 
     return next(iter(difflib.get_close_matches(name[: bounds.LABEL_KEY], names, n=1, cutoff=cutoff)), "")
 
@@ -237,7 +237,7 @@ def label(text: str) -> tuple[str, str] | None:
 
 
 def auto_upgrade(text: str) -> bool | None:
-    """Read on, off, or a Boolean of Go. Return None for auto: the cluster, or GKE's default, decides."""
+    """Read on, off, or a Boolean of Go. Return None for auto."""
     if text == "auto":
         return None
     if text in ("on", "off"):

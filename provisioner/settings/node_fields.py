@@ -1,7 +1,7 @@
 """Table of the node settings: variable, annotation, form, and place in a create request of each setting.
 
 `NodeFields` is the table; `Settings` inherits its fields. Suppliers put the values of a node pool, from the settings
-and the pods' annotations, into `NodePoolRequest.node` (`slices.suppliers.nodes`); `request_fields` returns their JSON.
+and the pods, into `NodePoolRequest.node` (`slices.suppliers.nodes`); `request_fields` returns their JSON for GKE.
 """
 
 import hashlib
@@ -36,13 +36,13 @@ class Row:
     annotation: str = ""
     #: Reader of the annotation; None if the reader of the option is used.
     reads: Callable[[str], Any] | None = None
-    #: Key of a nodeSelector that also requests the value; empty if none.
+    #: Key of a nodeSelector that is read like the annotation; empty if none.
     selector: str = ""
-    #: Whether the annotation only adds entries to those of the setting. If not, it replaces all entries of the setting.
+    #: Whether the annotation only adds entries to those of the setting. If not, it replaces the value.
     adds: bool = False
     #: Returns why the machines of a slice cannot have the value; empty if they can.
     problem: Callable[[Any, tpu.Shape], str] = lambda *_: ""
-    #: Reads the value of an existing pool from GKE's message; None if the value does not affect which pods fit.
+    #: Reads the value of an existing pool from GKE's message, to decide which pods fit; None if not needed.
     listed: Callable[[Any], Any] | None = None
     on_gce: bool = False
 

@@ -111,7 +111,7 @@ class NodeGroupSettings:
 
     @property
     def served_namespaces(self) -> tuple[str, ...]:
-        """Served namespaces; empty if all. Includes the controller's own, which has the TPUNodeGroups by default."""
+        """Served namespaces, including the controller's own; empty if all."""
         return (*self.namespaces, self.own_namespace) if self.namespaces else ()
 
 

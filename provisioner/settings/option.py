@@ -100,7 +100,7 @@ def options_of(settings: type) -> tuple[Option, ...]:
 
 
 class SettingsError(UserError, ValueError):
-    """Some settings are missing or invalid. The message lists every problem and its remedy."""
+    """Some settings are missing or invalid. The message lists every problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -149,7 +149,7 @@ def readable(effective: Any) -> dict[str, object]:
         if value in ("", None, ()):
             if value == option.value:
                 continue
-            # An empty value that is not the default was set with "none".
+            # An empty value that is not the default was usually set with "none".
             value = forms.NONE
         if isinstance(value, tuple):
             value = ["=".join(map(str, item)) if type(item) is tuple else str(item) for item in value]

@@ -236,7 +236,7 @@ class Settings(NodeFields):
 
     @property
     def node_namespace(self) -> str:
-        """Value of TRUSTED_GROUP_NAMESPACE, which no kubelet can set, on the provisioner's nodes; empty on GKE."""
+        """Value of the label TRUSTED_GROUP_NAMESPACE on the provisioner's nodes; empty on GKE."""
         return self.node_groups_in if self.on_gce else ""
 
     @property

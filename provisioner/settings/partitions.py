@@ -94,10 +94,10 @@ class PartitionSettings:
     log_level: str = Group.PARTITIONS.log_level()
     # fmt: on
 
-    #: Intervals in seconds between reads of a server: while pods wait or partitions have to change, and otherwise.
+    #: Usual intervals in seconds between reads of a server: while pods wait or partitions change, and otherwise.
     busy_read_seconds: float = 5.0
     idle_read_seconds: float = 60.0
-    #: Seconds for which a pod keeps its partition after its deletion grace period.
+    #: Seconds after its deletion grace period for which a pod may keep its partition.
     past_grace_seconds: float = 30.0
     #: Seconds that a pod may need to start and to be removed, in addition to its deadline and grace period.
     backfill_allowance_seconds: float = 120.0

@@ -11,7 +11,7 @@ from provisioner.settings.options import OPTIONS, Settings
 
 #: Ends of OAuth scopes that allow nodes to pull private images. One of them is enough.
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
-#: Name of clusters without GKE, in logs and metrics; kubeadm's default.
+#: Default of GCP_CLUSTER without GKE; also kubeadm's default.
 _CLUSTER_ON_GCE = "kubernetes"
 #: Fields that TPUNodeGroups would silently ignore. With PROVIDER=gce, only their default or an empty value is valid.
 _ON_GKE_ALONE = {name for name, row in ROWS.items() if not row.on_gce}
