@@ -77,7 +77,7 @@ class CertificateFiles:
         try:
             found = self.files.certificate.read_bytes(), self.files.key.read_bytes()
             if found != self._served:
-                # Loading fails if only one of the two files has been replaced. The next step tries again.
+                # Loading may fail while only one of the two files has been replaced. The next step tries again.
                 self.context.load_cert_chain(self.files.certificate, self.files.key)
                 _log.info("certificate.served", file=str(self.files.certificate))
                 self._served = found

@@ -79,7 +79,7 @@ def begin_of(
             head = review.head_of(body)
             denied = review.encode_answer(head, review.Answer(denied=str(error)))
             return Response(denied, 200 if hook.strict and head.uid else 400, media_type=_JSON)
-        # The encoder needs only this copy, so the reviewed objects are not kept in memory while the answer waits.
+        # The encoder needs only this copy. A deferred answer keeps the reviewed objects only if its hook needs them.
         head = replace(request, object={}, old_object={})
 
         def go_on(judge: Callable[[], review.Answer | review.Deferred]) -> Response | Later:

@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 _ROOT = "/apis/admissionregistration.k8s.io/v1"
 _CONFIGURATION_KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-#: Maximum number of attempts of one step, if other replicas change the Secret or the webhooks at the same time.
+#: Maximum number of attempts of one step, if other clients change the Secret or the webhooks at the same time.
 _ATTEMPTS = 3
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
 
@@ -70,7 +70,7 @@ def are_certificates(pem: str) -> bool:
 
 def load(context: ssl.SSLContext, keys: Keys) -> None:
     """Serve these keys on new connections. Raises KeysError if they cannot be used."""
-    # OpenSSL reads keys only from files. These files are in memory, so that no key is written to a disk.
+    # Python's `ssl` reads keys only from files. These files are in memory, so that no key is written to a disk.
     with _in_memory(keys.certificate_pem) as certificate, _in_memory(keys.key_pem) as key:
         try:
             context.load_cert_chain(certificate, key)
@@ -108,12 +108,12 @@ class Keeper:
     _until: datetime | None = field(default=None, init=False)
     _state: rotation.State = field(default_factory=rotation.State, init=False)
     _looked: datetime | None = field(default=None, init=False)
-    #: CA bundle that all webhooks of a configuration trusted after the last step, by kind.
+    #: CA bundle that all webhooks of a configuration were last known to trust, by kind.
     _announced: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
     def serving(self) -> bool:
-        """Whether the served certificate is valid, and other replicas cannot have rotated it since the last step."""
+        """Whether the served certificate is valid, and cannot have been rotated since the last read of the Secret."""
         if self._until is None or self._looked is None:
             return False
         return not rotation.is_dated(self._state, self._looked, self.now(), until=self._until)
@@ -129,7 +129,7 @@ class Keeper:
 
     def _keep(self) -> str:
         for _ in range(_ATTEMPTS):
-            # If another replica wrote the Secret or the webhooks in between, read both again.
+            # If another client wrote the Secret or the webhooks in between, read both again.
             with suppress(errors.Conflict):
                 return self._keep_once()
         raise errors.Conflict(f"Secret {self.namespace}/{self.secret} or the webhooks change all the time")

@@ -20,7 +20,7 @@ _WARNING_CHARACTERS = 1000
 _MORE = "there are more warnings than can be shown"
 _MESSAGE_CHARACTERS = 8192
 _UID_CHARACTERS = 128
-#: Maximum number of objects, lists and commas in a body; more than the largest object has in its old and new form.
+#: Maximum number of objects, lists and commas in a body.
 _MAX_PARTS = 500_000
 #: Number of leading bytes in which version, UID and namespace are searched. API servers write the object after these.
 _HEAD_BYTES = 4096
@@ -32,7 +32,7 @@ _HEAD = (
 
 
 class NotAReview(Exception):  # noqa: N818 - it names what the body is
-    """The body is not an AdmissionReview; the message is the reason."""
+    """The body cannot be decoded as an AdmissionReview; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,8 @@ class Answer:
     notice: Notice | None = None
 
 
-#: Maximum bytes of an object that a review reads from the API server: at the first attempt, next to other reviews, and
-#: at the second, in a lane with one thread. API servers store objects of up to 1.5 MiB.
+#: Maximum bytes of an object that a review reads from the API server: next to other reviews, and in a lane with one
+#: thread. API servers store objects of up to 1.5 MiB.
 READ_BYTES, READ_ALONE_BYTES = 128 * 1024, 2 * 1024 * 1024
 #: Finishes a review that reads from the API server or takes long. The argument is the maximum number of bytes to read.
 #: A call with READ_BYTES may raise kube's TooLarge; then the review is repeated with READ_ALONE_BYTES.

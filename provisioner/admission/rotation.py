@@ -42,7 +42,7 @@ class State:
 
     #: Keys to serve; None if a part of the keys is missing in the Secret.
     present: Keys | None = None
-    #: Keys that are trusted but not served yet; None outside of a rotation.
+    #: Keys to serve next, once all webhooks trust them; None if not created yet.
     next: Keys | None = None
     since: dt.datetime | None = None
     #: Earlier authorities that are still trusted, as PEM.
@@ -77,7 +77,7 @@ def advance(
             return State(present=kept, next=following or make(), since=now, earlier=earlier)
         return State(present=following or make(), since=now, earlier=earlier)
     if state.since is None or state.since > now:
-        # The clock was set back, or a user wrote the Secret: the step starts again.
+        # A clock is or was wrong, or a user wrote the Secret: the step starts again.
         return replace(state, present=present, next=following, since=now)
     passed = now - state.since >= STEP
     state = replace(state, present=present, next=following)
