@@ -65,7 +65,7 @@ _LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120, header
 _EVENTS = 2048
 #: Maximum wait in seconds for the first list of MachineConfigs, which RBAC may forbid, and interval of the checks.
 _CATALOGUE_SECONDS, _CATALOGUE_PAUSE_SECONDS = 10.0, 0.05
-#: Time-outs of a read. Webhooks time out after 10 s by default, and reviews wait for up to 4 s in a lane.
+#: Time-outs of a read. Webhooks time out after 10 s by default, and reviews wait for up to 4 s in each lane.
 _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
 
 
