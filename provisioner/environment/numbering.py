@@ -1,4 +1,4 @@
-"""Computes the index of a pod among the pods of its owner, and the host names of these pods, from raw JSON. Pure."""
+"""Computes the index of a pod in its owner, slice or group, and the host names there, from raw JSON. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class OwnerKey(NamedTuple):
     type: tuple[str, str]
     namespace: str
     name: str
-    #: UID of the owner; empty if the pod contains only the name of the owner.
+    #: UID of the owner; empty if only the name is known.
     uid: str = ""
 
     @property
@@ -69,7 +69,7 @@ class Numbering:
     job_pods: int = 0
     #: Host name of the pod of index 0; empty if it follows from the other fields.
     leader: str = ""
-    #: Number of slices of the multislice that precede the slices of this owner.
+    #: Number of slices of the multislice that precede the pod's slice. Used if `slices` is not 0.
     slices_before: int = 0
     #: Number of slices of the multislice; 0 if it follows from the number of pods.
     slices: int = 0
@@ -78,7 +78,7 @@ class Numbering:
     #: Whether several slices of this owner form a multislice, unless the pod's label or annotation MULTISLICE decides.
     together: bool = True
     port: int = PROCESS_PORT
-    #: Warning that a slice may be missing, perhaps that of the coordinator; otherwise empty.
+    #: Warning that a slice may be missing, perhaps the coordinator's slice; empty if none.
     problem: str = ""
 
     def host(self, index: int) -> str:
@@ -170,7 +170,7 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
 
 
 def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the replicated jobs of a pod's multislice: they have equal slices, and start after the same jobs end."""
+    """Return the replicated jobs of a pod's multislice: their slices are equal, and none waits for another's end."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
     by_name = {fields.name(job.get("name")): job for job in listed if fields.count(job.get("replicas"))}

@@ -41,7 +41,7 @@ class Container:
     #: JSON pointer to the container, from the pod.
     pointer: str
     chips: int
-    #: Whether this is an init container that ends before the other containers start.
+    #: Whether this is an init container that ends before the next container starts.
     alone: bool
     #: Whether the container has the field `env`, even an empty list.
     has_list: bool
@@ -100,7 +100,7 @@ class TpuPod:
 
 
 def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
-    """Return a pod; None without chips. Raises MalformedObject if chips are invalid, or in too many containers."""
+    """Return a pod; None without chips. Raises MalformedObject for invalid chips or too many containers with chips."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     containers = tuple(islice(_containers(spec), bounds.TPU_CONTAINERS + 1))
     if not containers:

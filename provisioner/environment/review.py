@@ -88,12 +88,12 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
         return Answer()
     if pod is None:
         return Answer()
-    # For a pod without the label for injection, the StatefulSet is read first, because it may have the label.
+    # If a pod of a StatefulSet has no label or annotation for injection, the StatefulSet may have one, so it is read.
     asked = not pod.wish and _stateful(pod)
     if not asked and not wanted(pod, {}, settings):
         return Answer()
     layout = _layout(pod)
-    # A slice of one VM outside a multislice needs no host names of other pods, so its owner is not read.
+    # A slice of one VM outside a multislice needs no host names of other pods, so its owner need not be read.
     alone = layout is not None and layout.one_host and not slices_together(pod, {})
     key = owner_to_read(pod) if asked or not alone else None
     quick = layout is not None and layout.pods * len(pod.containers) ** 2 <= _MANY_HOST_NAMES
@@ -138,7 +138,7 @@ def _told(
     )
     notice = None
     if pod.owner is not None:
-        # The notice does not name the pod, so that all pods of an owner have the same notice.
+        # The notice does not name the pod, so that the pods of an owner can have the same notice.
         notice = Notice(about=replace(pod.owner, namespace=pod.namespace), message=f"{became}: {' '.join(problems)}")
     if denied:
         return Answer(denied=" ".join(messages), notice=notice)
@@ -150,20 +150,20 @@ class Injected:
     """Patch and problems of a pod."""
 
     patch: tuple[Operation, ...] = ()
-    #: Messages without the name of the pod: problems of the slice, or reasons why the pod gets no variables.
+    #: Messages about the pod, without its name.
     problems: tuple[str, ...] = ()
 
 
 def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> bool:
     """Return whether a pod gets variables; `owner` is empty if it was not read."""
-    # Without accelerator and topology, the size of a slice is unknown, so a label must request the variables.
+    # Without accelerator and topology, the size of a slice is unknown, so variables must be requested.
     need_not_ask = settings.injection == "all" and bool(pod.accelerator and pod.topology)
     wish = _wish(pod, owner)
     return wish == "enabled" or (need_not_ask and wish != "disabled")
 
 
 def is_complete(pod: TpuPod) -> bool:
-    """Return whether a pod already has worker index, host names and slice variables; then no problems are reported."""
+    """Return whether a pod has worker index, host names and, if needed, slice variables; then problems are dropped."""
     layout = _layout(pod)
     local = {WORKER_HOSTNAMES: LOCAL} if layout is None or layout.one_host else {}
     for container in pod.containers:
@@ -257,7 +257,7 @@ def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
 
 
 def _leave_what_is_begun(container: Container, variables: dict[str, str], *, asked: bool, one_host: bool) -> list[str]:
-    """Remove missing variables of a group (OF_WORKERS, OF_SLICES) that the container sets in part; return problems."""
+    """Remove missing variables of a group, such as OF_SLICES, if the container sets others itself; return problems."""
     problems = []
     for group in (OF_WORKERS, OF_SLICES):
         names = [name for name in group if name in variables]
@@ -289,7 +289,7 @@ def _begins(name: str, container: Container, variables: Mapping[str, str]) -> bo
 
 
 def _operations(container: Container, variables: Mapping[str, str]) -> Iterable[Operation]:
-    """Yield operations that set absent variables, before the existing variables, which may refer to them."""
+    """Yield operations that set absent variables. New ones come first, because existing ones may refer to them."""
     new = []
     for name, value in variables.items():
         given = container.given.get(name)

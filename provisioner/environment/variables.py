@@ -144,7 +144,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
     hosts = hosts_of(layout, numbering)
     index = numbering.index % len(hosts) if numbering is not None else 0
     first_port = numbering.port if numbering is not None else PROCESS_PORT
-    # A container that is `alone` is the only process of its pod, so the lists for this container name each host once.
+    # A container that is `alone` counts as the only process of its pod, so its lists name each host once.
     names = {count: ",".join(host for host in hosts for _ in range(count)) for count in {1, processes}}
     ports = {count: range(first_port, first_port + count) for count in {1, processes}}
     # For pods of generations in _WITH_ADDRESSES but without selectors, GKE's webhook has set PROCESS_ADDRESSES.
@@ -206,7 +206,7 @@ def check_lengths(workers: Iterable[Mapping[str, str]]) -> None:
 
 
 def slice_pods(layout: Layout | None, numbering: Numbering) -> int:
-    """Return the number of pods of a slice; if the topology is unknown, all pods of the owner."""
+    """Return the number of pods of a slice; if the topology is unknown, all pods of the numbering."""
     if layout is not None:
         return layout.pods
     return max(numbering.pods, numbering.index + 1)
@@ -231,7 +231,7 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
 
 
 def beside_slices(pod: TpuPod, container: Container, variables: Mapping[str, object]) -> dict[str, str]:
-    """Return the port of a container for a multislice and, in a RayCluster, the name of the slice, as KubeRay does."""
+    """Return the variables for a container's multislice port and, in a RayCluster, for the name of the slice."""
     group, replica = (pod.marks.get(key, "") for key in (constants.RAY_GROUP, constants.RAY_REPLICA_INDEX))
     named = {"TPU_NAME": f"{group}-{replica}"} if _is_ray(pod) and group and replica else {}
     if COORDINATOR not in variables or not is_absent(COORDINATOR, container, variables):
