@@ -13,7 +13,7 @@ from provisioner.settings.options import OPTIONS, Settings
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
 #: Default of GCP_CLUSTER without GKE; also kubeadm's default.
 _CLUSTER_ON_GCE = "kubernetes"
-#: Fields that TPUNodeGroups would silently ignore. With PROVIDER=gce, only their default or an empty value is valid.
+#: Fields that TPUNodeGroups would silently ignore. With PROVIDER=gce, only defaults, empty and false values are valid.
 _ON_GKE_ALONE = {name for name, row in ROWS.items() if not row.on_gce}
 
 _NAMES = dict.fromkeys(option.variable for option in OPTIONS)
