@@ -130,7 +130,7 @@ def parse_review(body: bytes) -> Request:
 
 
 def head_of(body: bytes) -> Request:
-    """Return version, UID and namespace in the first _HEAD_BYTES of a review; v1 or an empty text if one is missing."""
+    """Return version (v1 if missing), UID and namespace (empty if missing) in the first _HEAD_BYTES of a review."""
     found = (pattern.search(body, 0, _HEAD_BYTES) for pattern in _HEAD)
     version, uid, namespace = (match[1].decode() if match is not None else "" for match in found)
     return Request(version=version or _VERSIONS[0], uid=uid, namespace=namespace)
