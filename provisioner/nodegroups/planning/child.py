@@ -23,17 +23,12 @@ from provisioner.nodegroups.api.statuses import (
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, WorkloadPolicy
 from provisioner.nodegroups.compute.records import READY, Manager, Resource, ResourcePolicy, parse_link
 from provisioner.nodegroups.planning import events, manager, memory
-from provisioner.nodegroups.planning.actions import Delete, Insert, ListMachines, Poll, Read, target_of
+from provisioner.nodegroups.planning.actions import Delete, Insert, ListMachines, Poll, Read, target_of, words_of
 from provisioner.nodegroups.planning.nodes import fleet_of
 from provisioner.nodegroups.planning.ownership import is_ours, mark_for, not_served, squats
 from provisioner.nodegroups.planning.resource import difference, not_to_be_used
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, later, want
 
-_WHAT = {
-    Kind.WORKLOAD_POLICY: "workload policy",
-    Kind.INSTANCE_TEMPLATE: "instance template",
-    Kind.MANAGED_INSTANCE_GROUP: "managed instance group",
-}
 #: Maximum time in seconds for which an insert without a response may still take effect.
 _ARRIVED_SECONDS = 60.0
 #: Maximum time in seconds after a delete request in which decisions may use a cache that does not show it.
@@ -128,7 +123,7 @@ def _look(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
         return _poll(child, known, known.operation, ctx)
     reading = known.reading
     if reading is None or reading.asked_at < known.changed_at:
-        due_at, words = max(known.changed_at, ctx.memory.began_at), f"the {_WHAT[child.kind]} cannot be read"
+        due_at, words = max(known.changed_at, ctx.memory.began_at), f"the {words_of(child.kind)} cannot be read"
         step = want(known, memory.READ, Read(target=target_of(child)), due_at, ctx)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
             # Both calls are sent in one round: a process that soon crashes again would otherwise never list machines.
@@ -146,9 +141,9 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, c
     seconds = min(_LAST_POLL_SECONDS, _FIRST_POLL_SECONDS * _POLL_GROWTH**polls)
     due_at = ctx.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
     call = Poll(target=target_of(child), operation=OperationName(operation.name), type=operation.type)
-    condition = _unknown(child, known, memory.POLL, f"the progress of the {_WHAT[child.kind]} cannot be read")
+    condition = _unknown(child, known, memory.POLL, f"the progress of the {words_of(child.kind)} cannot be read")
     if condition is None and operation.type is OperationType.DELETE:
-        condition = not_ready(Reason.PROVISIONING, f"Compute Engine is deleting the {_WHAT[child.kind]}")
+        condition = not_ready(Reason.PROVISIONING, f"Compute Engine is deleting the {words_of(child.kind)}")
     elif condition is None and memory.INSERT not in known.backoffs:
         condition = _being_made(child)
     return Outcome(step=want(known, memory.POLL, call, due_at, ctx), condition=condition)
@@ -179,7 +174,7 @@ def _absent(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
         if known.reading is not None and known.reading.asked_at >= sure_at:
             return Outcome(done=True)
         until = f"a create of an earlier process may arrive until {format_time(sure_at)}"
-        condition = not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is gone; {until}")
+        condition = not_ready(Reason.PROVISIONING, f"the {words_of(child.kind)} is gone; {until}")
         return Outcome(step=want(known, memory.READ, Read(target=target), sure_at, ctx), condition=condition)
     refusal = None
     if isinstance(child, InstanceTemplate):
@@ -226,7 +221,7 @@ def _foreign(
     advice = "Delete it, or create this object with another name"
     if ctx.parent_of(child) is not None:
         advice = f'Delete it, or set the annotation {names.ADOPT}: "true" to take over one of gke-labs/tpu-operator'
-    message = f"a {_WHAT[child.kind]} {resource.name} exists that was not created for this object: {words}. {advice}"
+    message = f"a {words_of(child.kind)} {resource.name} exists that was not created for this object: {words}. {advice}"
     step = want(known, memory.READ, Read(target=target_of(child)), due_at, ctx)
     return Outcome(step=step, condition=not_ready(Reason.REQUEST_REJECTED, message), url="")
 
@@ -281,14 +276,14 @@ def _unlisted(child: Child, known: memory.ResourceMemory, ctx: Round) -> Conditi
 
 
 def _being_made(child: Child) -> Condition:
-    return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is being created")
+    return not_ready(Reason.PROVISIONING, f"the {words_of(child.kind)} is being created")
 
 
 def _failing(child: Child, wait: waits.Backoff, verb: str) -> Condition:
     if wait.failure.kind in _PASSING:
-        return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is not {verb} yet: {wait.failure.message}")
+        return not_ready(Reason.PROVISIONING, f"the {words_of(child.kind)} is not {verb} yet: {wait.failure.message}")
     reason = Reason.OPERATION_FAILED if wait.accepted else Reason.REQUEST_REJECTED
-    return not_ready(reason, f"the {_WHAT[child.kind]} is not {verb}, and is retried: {wait.failure.message}")
+    return not_ready(reason, f"the {words_of(child.kind)} is not {verb}, and is retried: {wait.failure.message}")
 
 
 def _status(child: Child, known: memory.ResourceMemory, outcome: Outcome, now: datetime) -> Step:
