@@ -53,7 +53,7 @@ class Sort(StrEnum):
 
 @functools.cache
 def words_of(name: str) -> str:
-    """Return the name of a class as lower-case words: ReadMachines -> read machines."""
+    """Return the name of a class or a kind as lower-case words: ReadMachines -> read machines."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
@@ -306,23 +306,18 @@ class ApproveRequest(_OfObject):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OfDevicePlugin:
-    @property
-    def key(self) -> str:
-        return "device plugin"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyDevicePlugin(_OfDevicePlugin):
+class ApplyDevicePlugin:
     """Apply the DaemonSet of the device plugin by server-side apply. `version` is the hash of its manifest."""
 
+    key: ClassVar[str] = "device plugin"
     version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteDevicePlugin(_OfDevicePlugin):
+class DeleteDevicePlugin:
     """Delete the DaemonSet of the device plugin, with its UID as precondition."""
 
+    key: ClassVar[str] = "device plugin"
     uid: str
 
 
