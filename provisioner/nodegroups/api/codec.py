@@ -99,7 +99,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if get_origin(kind) is Mapping:
         return lambda raw: {_typed(str, key): _typed(str, value) for key, value in _typed(dict, raw).items()}
     if kind is datetime:
-        return _moment
+        return lambda raw: fields.parse_timestamp(raw) or _refuse(raw, datetime)
     if issubclass(kind, Enum):
         choices = {choice.value: choice for choice in kind}
         return lambda raw: choices.get(_typed(str, raw)) or _refuse(raw, kind)
@@ -112,10 +112,6 @@ def _typed(kind: type, raw: Any) -> Any:
     if type(raw) is not kind or (isinstance(raw, int) and abs(raw) >= _LARGEST):
         _refuse(raw, kind)
     return raw
-
-
-def _moment(raw: Any) -> datetime:
-    return fields.parse_timestamp(raw) or _refuse(raw, datetime)
 
 
 def _refuse(raw: Any, kind: type) -> NoReturn:
