@@ -6,20 +6,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from provisioner.google import errors as google_errors
-from provisioner.google.errors import (
-    PERMISSION,
-    TEXTS,
-    Answer,
-    Call,
-    remedy_of,
-    row_of,
-    text_rule,
-    without_echoes,
-)
+from provisioner.google.errors import Answer, Call, remedy_of, row_of, text_rule, without_echoes
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.nodegroups.api.codes import WORK_CODES
 
-GRANT_HELP = f"Grant the provisioner's identity {PERMISSION} on the project of the group."
+GRANT_HELP = f"Grant the provisioner's identity {google_errors.PERMISSION} on the project of the group."
 _LONGEST_MESSAGE = 2000
 
 _IN_THE_WAY = FailureKind.OPERATION_IN_THE_WAY
@@ -29,7 +20,7 @@ _TEXTS = (
     text_rule(r"invalid fingerprint|fingerprint does not match", _IN_THE_WAY),
     # 400 of a delete (Terraform, ingress-gce): a managed instance group still uses the policy or the template.
     text_rule(r"is already being used by", _IN_THE_WAY),
-    *TEXTS,
+    *google_errors.TEXTS,
 )
 #: Text of a 400 for an invalid name, zone or region in the URL. Such an address has no resource.
 _NO_SUCH_ADDRESS = re.compile(
