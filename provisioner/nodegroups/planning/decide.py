@@ -17,11 +17,11 @@ from provisioner.model.turns import in_turns, with_turns
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import Proposed, choose_writes, with_open, without_lost
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of, not_ready
+from provisioner.nodegroups.api.statuses import Reason, not_ready
 from provisioner.nodegroups.api.types import Child, Record, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.compute.records import Manager, region_of
-from provisioner.nodegroups.planning import actions, events, group, joining, strays
+from provisioner.nodegroups.planning import actions, events, group, joining, repair, strays
 from provisioner.nodegroups.planning.child import step_of as child_step
 from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import (
@@ -157,9 +157,8 @@ def _tell(record: Record, error: Exception, ctx: Round) -> Step:
         f"{type(error).__name__}, see the log of the controller"
     )
     try:
-        ready = condition_of(record.status.conditions, ConditionType.READY)
         # The reason Recreating is kept, because it shows the next round that the machines must be deleted.
-        recreating = ready is not None and ready.reason == Reason.RECREATING
+        recreating = isinstance(record, TpuNodeGroup) and repair.recreating(record)
         condition = not_ready(Reason.RECREATING if recreating else Reason.RECONCILE_ERROR, message)
         return events.propose(record, record.status, (condition,), ctx.now)
     except Exception:  # noqa: BLE001 - other groups must not be affected
