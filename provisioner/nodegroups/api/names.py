@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 import uuid
@@ -82,17 +81,13 @@ _REQUESTS = uuid.UUID("5f0d7d6e-3b0c-5d0e-9f2a-6c1b8e4a7d21")
 
 def child_name(group: ObjectMeta | Mark, kind: Kind) -> str:
     """Return the name of a group's child and of its resource. A hash of the group's UID makes the name unique."""
-    return f"{group.name}-{_SUFFIXES[kind]}-{_digest(group.uid)}"
+    digest = hashlib.sha256(group.uid.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
+    return f"{group.name}-{_SUFFIXES[kind]}-{digest}"
 
 
 def manager_of(machine: str) -> str:
     """Return the managed instance group of a machine: the machine's name or provider id without the random suffix."""
     return machine.rpartition("-")[0]
-
-
-@functools.lru_cache(maxsize=4096)
-def _digest(uid: str) -> str:
-    return hashlib.sha256(uid.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
 
 
 def group_name_problem(name: str) -> str:
@@ -144,7 +139,6 @@ def mark_of(meta: ObjectMeta, kind: Kind, cluster_uid: str) -> Mark:
     return Mark(kind=kind, namespace=meta.namespace, name=meta.name, uid=meta.uid, cluster_uid=cluster_uid)
 
 
-@functools.lru_cache(maxsize=4096)
 def parse_mark(description: str) -> Mark | None:
     """Return the ownership mark that is the whole description of a resource, None for any other text."""
     match = _MARK.fullmatch(description)

@@ -4,7 +4,6 @@ A change replaces all items, and must contain the fingerprint of the metadata th
 while machines run (version, address, token) are separate items, because the script in a template cannot be changed.
 """
 
-import functools
 import hashlib
 import re
 import shlex
@@ -73,7 +72,6 @@ def api_server(host: str, port: int | None = None) -> str:
     return f"{host}:{port or DEFAULT_PORT}" if _HOST.fullmatch(host) else ""
 
 
-@functools.cache
 def startup_script(repository: str = REPOSITORY) -> str:
     """Return the script that installs containerd and kubeadm, and joins the cluster; `repository` may be a mirror."""
     script = resources.files(__package__).joinpath("startup.sh").read_text(encoding="utf-8")
