@@ -169,19 +169,18 @@ def _list_metadata(api: Api, query: Mapping[str, str]) -> list[PoolNode]:
 
 
 def _pool_node(raw: Any) -> PoolNode:
-    try:
-        metadata = raw["metadata"]
-        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-        return PoolNode(
-            name=str(metadata["name"]),
-            uid=str(metadata.get("uid") or ""),
-            pool_name=reported_pool(labels, annotations),
-            open=False,
-            marked=annotations.get(constants.CORDONED) == "true",
-            namespace=str(labels.get(constants.TRUSTED_GROUP_NAMESPACE, "")),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise MalformedObject(f"a node of the list lacks its metadata: {error!r}") from error
+    metadata = fields.at(raw, "metadata")
+    labels, annotations = (fields.mapping(metadata.get(part)) for part in ("labels", "annotations"))
+    if not (name := fields.name(metadata.get("name"))):
+        raise MalformedObject("a node of the list has no name")
+    return PoolNode(
+        name=name,
+        uid=fields.name(metadata.get("uid")),
+        pool_name=reported_pool(labels, annotations),
+        open=False,
+        marked=annotations.get(constants.CORDONED) == "true",
+        namespace=fields.name(labels.get(constants.TRUSTED_GROUP_NAMESPACE)),
+    )
 
 
 def cordon(api: Api, node_name: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from provisioner.kube import fields, podspec
 from provisioner.kube.errors import NotFound
-from provisioner.kube.fields import MalformedObject
 from provisioner.kube.kept import NamespaceBound
 from provisioner.kube.live import Share, list_all, read_one, unshared
 from provisioner.kube.protocol import Api, collection_path, object_path
@@ -135,15 +134,9 @@ def _list_pods(api: Api, namespace: str, query: Mapping[str, str], *, jobs: bool
 
 
 def _bound_pod(raw: Any) -> BoundPod:
-    try:
-        metadata = raw["metadata"]
-        namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
-        spec = raw["spec"]
-        status = raw.get("status", {})
-        phase = status.get("phase")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise MalformedObject(f"a pod of the list on a node lacks metadata or spec: {error!r}") from error
-    what = f"pod {namespace}/{name}"
+    metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
+    namespace, name, uid = fields.identity("pod", metadata)
+    title = f"pod {namespace}/{name}"
     claim = claim_of(metadata) or _plain_claim(raw)
     return BoundPod(
         namespace=namespace,
@@ -153,8 +146,8 @@ def _bound_pod(raw: Any) -> BoundPod:
         workload_name=claim.name if claim is not None else "",
         workload_uid=claim.uid if claim is not None else "",
         group_key=key_of(namespace, claim) if claim is not None else GroupKey(""),
-        has_devices=podspec.counted_chips(what, spec) > 0
+        has_devices=podspec.counted_chips(title, spec) > 0
         or (podspec.uses_claims(spec, status) and not is_for_nodes(owner_of(metadata))),
-        finished=phase in ("Succeeded", "Failed"),
-        deletion_deadline=fields.deletion_deadline(what, metadata),
+        finished=status.get("phase") in ("Succeeded", "Failed"),
+        deletion_deadline=fields.deletion_deadline(title, metadata),
     )
