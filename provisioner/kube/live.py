@@ -159,9 +159,7 @@ def list_provider_ids_without_tpus(api: Api) -> Iterator[str]:
     """Yield the provider IDs of up to 2,000 nodes without TPUs, page by page. The IDs identify the GKE cluster."""
     pager = Pager(api, Request("GET", collection_path("nodes"), query=_WITHOUT_TPUS), max_limit=_IDENTITY_PAGE_SIZE)
     for page in islice(pager.pages(), _IDENTITY_PAGES):
-        specs = (item.get("spec") for item in page.items if isinstance(item, dict))
-        ids = (spec.get("providerID") for spec in specs if isinstance(spec, dict))
-        yield from (provider_id for provider_id in ids if isinstance(provider_id, str))
+        yield from filter(None, (fields.text(fields.at(item, "spec").get("providerID")) for item in page.items))
 
 
 def _list_metadata(api: Api, query: Mapping[str, str]) -> list[PoolNode]:

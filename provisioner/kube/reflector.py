@@ -245,14 +245,12 @@ class Reflector(Generic[T]):
         if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
             _log.warning("watch.event_ignored", watch=self.name, type=str(kind)[:40])
             return
-        metadata = raw.get("metadata")
-        version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
         changed = False
         if kind == "DELETED":
             changed = self._remove(raw)
         elif kind != "BOOKMARK":
             changed = self._apply(raw)
-        if isinstance(version, str) and version:
+        if version := fields.text(fields.at(raw, "metadata").get("resourceVersion")):
             self._resource_version = version
         with self._lock:
             self.last_contact_monotonic = self._clock()

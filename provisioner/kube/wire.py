@@ -12,7 +12,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
-from provisioner.kube import errors
+from provisioner.kube import errors, fields
 from provisioner.kube.protocol import ANSWER_BYTES, JsonObject, Page
 
 _log = structlog.get_logger(__name__)
@@ -148,10 +148,9 @@ def _excerpt(data: bytes) -> str:
 def error_of(title: str, response: urllib3.BaseHTTPResponse, data: bytes) -> errors.ClusterError:
     """Return the error for a response with an error status. The message is from the Status object, if present."""
     try:
-        raw = json.loads(data)
+        status = fields.mapping(json.loads(data))
     except (ValueError, RecursionError):
-        raw = None
-    status = raw if isinstance(raw, dict) else {}
+        status = {}
     fallback = f"{title}: {data[:200].decode('utf-8', 'replace').strip() or response.reason or 'no reason'}"
     return _error(response.status, status, fallback, header=response.headers.get("retry-after"))
 
@@ -166,12 +165,11 @@ def error_of_status(raw: JsonObject) -> errors.ClusterError:
 
 
 def _error(code: int, status: JsonObject, fallback: str, *, header: str | None = None) -> errors.ClusterError:
-    message, reason = status.get("message"), status.get("reason")
     kind = _BY_STATUS.get(code) or (errors.Invalid if 400 <= code < 500 else errors.Unavailable)
     return kind(
-        message if isinstance(message, str) and message else fallback,
+        fields.text(status.get("message")) or fallback,
         status=code,
-        reason=reason if isinstance(reason, str) else "",
+        reason=fields.text(status.get("reason")),
         retry_after_seconds=_retry_after(header, status),
     )
 
@@ -179,8 +177,7 @@ def _error(code: int, status: JsonObject, fallback: str, *, header: str | None =
 def _retry_after(header: str | None, status: JsonObject) -> float:
     if header is not None and header.isascii() and header.isdigit():
         return float(header[:9])
-    details = status.get("details")
-    seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    seconds = fields.at(status, "details").get("retryAfterSeconds")
     if isinstance(seconds, int) and not isinstance(seconds, bool) and seconds > 0:
         return float(min(seconds, 10**9))
     return 0.0
