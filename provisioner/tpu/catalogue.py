@@ -49,12 +49,7 @@ class Topology:
         return math.prod(self.dimensions)
 
     def __str__(self) -> str:
-        return _text(self.dimensions)
-
-
-@lru_cache(maxsize=1024)
-def _text(dimensions: tuple[int, ...]) -> str:
-    return "x".join(map(str, dimensions))
+        return "x".join(map(str, self.dimensions))
 
 
 _PD = ("pd-standard", "pd-balanced", "pd-ssd")
