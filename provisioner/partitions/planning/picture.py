@@ -111,6 +111,8 @@ def _demand(
                 rejected[pod.uid] = f"SERVED_NAMESPACES of the controller does not name {pod.namespace}."
         elif pod.problem:
             rejected[pod.uid] = pod.problem
+        elif pod.size > ctx.settings.largest_size:
+            rejected[pod.uid] = f"It asks for {pod.size} IPUs, and at most {ctx.settings.largest_size} are served."
         elif pod.size > 0 and not pod.injected:
             rejected[pod.uid] = _NOT_PREPARED
         elif pod.partition_annotation and not names.is_of(pod.partition_annotation, ctx.snapshot.cluster_uid, pod.uid):

@@ -77,6 +77,7 @@ def test_pod_that_the_controller_does_not_serve_gets_an_event() -> None:
     pods = {
         make_pod("elsewhere", namespace="other"): "SERVED_NAMESPACES",
         make_pod("odd", problem="It is odd."): "It is odd.",
+        make_pod("large", size=129): "at most 128 are served",
         make_pod("foreign", injected=False): "webhook",
         # During a migration from Graphcore's plugin, running pods have the plugin's label and annotation.
         make_pod("plugin", injected=False, gated=False, node="host-1"): "webhook",
