@@ -26,7 +26,7 @@ _SETTINGS, _KUBECONFIG, _CREDENTIALS = "settings", "kubeconfig", "credentials fo
 def command(kubeconfig: str | None, form: str | None) -> int:
     """Check whether `run` would work here, and say what to do; changes nothing.
 
-    Exit code 1 when a check failed, or not all checks could run.
+    Exit code 1 when a check failed. A check without a result is a warning.
     """
     # Only unexpected errors are logged, because findings are printed.
     logs.configure("error", stream=sys.stderr)
