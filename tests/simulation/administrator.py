@@ -33,7 +33,7 @@ class Administrator:
         self._simulation, self._stage = simulation, simulation.stage
         rng = self._rng = random.Random(f"administrator {simulation.stage.seed}")
         quiet = simulation.hostile.present or simulation.pods.present
-        #: Whether creates are paused once by a ConfigMap. Bounds on waits for hostile tenants include no pauses.
+        #: Whether a ConfigMap pauses creates once. Bounds in runs with hostile tenants or Deployments include no pause.
         self.pauses = rng.random() < _PAUSE_CHANCE and not quiet
         #: Whether the limit on the chips of the run applies to each accelerator instead of to all of them together.
         self.per_accelerator = rng.random() < 0.5 and not quiet
@@ -91,7 +91,7 @@ class Administrator:
         self._stage.store.remove(_PATH)
 
     def judge_create(self, pool: Pool, ours: list[Pool], stale_seconds: float) -> str:
-        """Record a create; return the reason why it is wrong, empty if none. `ours` are all pools, with this one."""
+        """Record a create; return the reason why it is wrong, empty if none. `ours` includes the new pool."""
         now, market = self._stage.agenda.now, self._simulation.market
         if self._paused_since is not None and now - self._paused_since > stale_seconds:
             return f"although creates have been paused for {now - self._paused_since:.0f} s"

@@ -31,7 +31,7 @@ SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
 MARKS = (SLICE, SLICE_NAMESPACE)
 #: Value of both labels of `MARKS` while a pool is free.
 FREE = "none"
-#: Key in the marks of pods without a group; these pods share the pools of their namespace.
+#: Key in the marks of pods without a group, which share pools with other such pods of their namespace.
 _SHARED = "pods"
 _LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 

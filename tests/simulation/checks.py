@@ -1,4 +1,4 @@
-"""Checks the invariants against the simulated world, never against the provisioner's view of it.
+"""Checks the invariants, most of them against the simulated world and not against the provisioner's view of it.
 
 Each call that changes something is checked when it takes effect. A process may not know the latest changes. A second
 pool for a slice is therefore reported only if the first pool has not changed for `STALE_SECONDS`, has no nodes yet, or
@@ -86,7 +86,7 @@ class Checker:
         self.deleted_by_hand: set[str] = set()
         #: Time at which a user last uncordoned a node of each pool.
         self.opened_by_hand: dict[str, float] = {}
-        #: Time since which GKE has reported each pool as being repaired.
+        #: Time at which GKE last began to repair each pool.
         self.repaired_since: dict[str, float] = {}
         self.created_by: dict[str, tuple[Process, float]] = {}
         self.max_calls_per_minute = 0

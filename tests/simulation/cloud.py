@@ -158,7 +158,7 @@ class Wire(requests.adapters.BaseAdapter):
         fault = self._calls.gke_fault(process, found.method)
         process.travel(fault.delay_seconds if fault is not None else 0.0, may_pause=not changes)
         if agenda.now > limit:
-            # The connection was not established in time, so the request was not sent.
+            # A request that is in transit for longer than the time-out has no effect.
             raise requests.ReadTimeout("the time is up")
         body = json.loads(request.body) if request.body else None
         creates = body if found.method == "nodePools.create" else None

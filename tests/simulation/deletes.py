@@ -1,4 +1,4 @@
-"""Checks deletes: no deleted pool has pods, is the only pool of a slice, or is about to get pods.
+"""Checks deletes: no deleted pool has pods, is the only pool that a slice counts on, or is about to get pods.
 
 A pool is about to get a leader pod if the scheduler has chosen one of the pool's nodes, but has not bound the pod yet.
 A delete in that time is wrong if the process could know at its decision that the pod was pending and that the pool had
@@ -36,7 +36,7 @@ class Deletes:
         self._checker = checker
 
     def expect(self, process: Process, plan: Plan) -> None:
-        """Record for each delete the pending leaders that the process knows; none if the pool has no node for pods."""
+        """Record for each delete the pending leaders that the process knows; none if the pool cannot take pods."""
         if not plan.deletes:
             return
         leaders = frozenset(pod.uid for pod in _pending_leaders(process))
@@ -86,7 +86,7 @@ class Deletes:
         return 0.0 < pod.assigned_at < listed_at < pod.bound_at
 
     def _waits_for_lost_nodes(self, pod: PodRun, pool: Pool) -> bool:
-        """Whether the pool of a pod lacks nodes, and its multi-host slice has fewer bound pods than hosts."""
+        """Whether the pool of a pod lacks nodes, and some pods of its multi-host slice are unschedulable."""
         nodes = [self._simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         whole = all(node is not None and node.ready and node.allocatable_chips for node in nodes)
         if whole or pod.workload is None or pod.shape.hosts <= 1:
@@ -105,7 +105,7 @@ class Deletes:
         return looked_at if self._stage.agenda.now - looked_at < LOOK_TO_EFFECT_SECONDS else float("inf")
 
     def _counts_on(self, workload: WorkloadRun, job: int, pool: Pool) -> bool:
-        """Whether a pool was created for or last used by an unbound slice, and no other pool fits the slice."""
+        """Whether a pool that was created for or last used by an unbound slice is the only pool that fits the slice."""
         if self._checker.pods_bound(workload, job) or not fits(workload, job, pool):
             return False
         made_for = owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)
@@ -120,12 +120,12 @@ class Deletes:
 
 
 def _is_expected(process: Process, pod: PodRun) -> bool:
-    """Whether the process has to wait for a pod before it deletes the pool that the pod is assigned to."""
+    """Whether the process has to wait for a pod before it deletes the pool that the scheduler chose for the pod."""
     return pod.uid in process.expected.get(PoolName(pod.pool), ())
 
 
 def _on_their_way(process: Process, pool: str) -> list[PodRun]:
-    """Return the pods that the scheduler has assigned to a pool but not bound, and that the process must expect."""
+    """Return the pods for which the scheduler chose a node of a pool without binding them yet, if `_is_expected`."""
     pods = process.simulation.cluster.pods
     coming = (pod for pod in pods if pod.assigned and pod.pool == pool and not pod.is_guest)
     return [pod for pod in coming if _is_expected(process, pod)]

@@ -95,7 +95,7 @@ class Demo(Simulation):
             }
         )
         self.cloud.limit_operations(12)
-        # The reservation exists only in the first zone, so creates in the other zone find no capacity.
+        # The reservation exists only in the first zone, so creates for it in the other zone find no capacity.
         self.cloud.world.faults.add(
             Fault(kind=FaultKind.STOCKOUT, capacity="reservation", zone=OTHER_ZONE, after_seconds=15.0)
         )

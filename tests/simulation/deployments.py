@@ -1,7 +1,7 @@
 """ReplicaSets, Deployments and StatefulSets, and their controllers.
 
-The controllers behave in the worst way that Kubernetes allows. A ReplicaSet replaces a pod that terminates, knows a
-deletion cost only 2 s after the write, and breaks ties at random. The pods have no WorkloadRun.
+A ReplicaSet replaces a pod that is still terminating, knows a deletion cost only 2 s after the write, and breaks ties
+at random. The pods have no WorkloadRun.
 """
 
 from __future__ import annotations
@@ -130,12 +130,12 @@ class StatefulSet(Controller):
         return len(self.pods) == len(self.ready) == self.replicas and not self.outdated
 
     def update(self) -> None:
-        """Change the template: each pod is replaced, the highest index first."""
+        """Change the template, so that each pod is replaced."""
         self.outdated = {pod.uid for pod in self.pods}
         self.kick()
 
     def sync(self) -> None:
-        """Create, delete or replace at most one pod, if all pods of lower index run."""
+        """Create or delete at most one pod; none while a pod terminates or a pod of lower index does not run."""
         by_index = {pod.index: pod for pod in self.pods if not pod.gone}
         self.outdated &= {pod.uid for pod in by_index.values()}
         if any(pod.deadline is not None for pod in by_index.values()):

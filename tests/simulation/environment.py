@@ -1,7 +1,7 @@
 """Causes outside the provisioner for which GKE rejects creates: a permission, a policy, a network and others.
 
 The cause in `Environment` is corrected after some time; then the create of each rejected slice is sent again after the
-back-off of its failure. `Singled` rejects one JobSet permanently. All other slices are served normally.
+back-off of its failure. `Singled` rejects one JobSet permanently. All other slices must still be served.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Environment:
 
 
 class Singled:
-    """JobSet whose creates all fail, in some runs; all other JobSets must be served within their usual bound."""
+    """JobSet whose creates all fail, in some runs; all other JobSets must still be served."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -144,7 +144,7 @@ class Singled:
         return bool(self.name) and (answer is None or answer.of_capacity)
 
     def outranks(self, priority: int, shape: Shape) -> bool:
-        """Whether the JobSet outranks a slice, and uses up each retry of operations or of the slice's capacity."""
+        """Whether the JobSet has a higher priority than a slice, and its creates delay all creates of the slice."""
         return any(
             run.name == self.name and run.alive and run.priority > priority
             for run in self._simulation.cluster.workloads.values()

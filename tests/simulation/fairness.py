@@ -147,12 +147,12 @@ class Fairness:
         return any(not pod.node and pod.waiting_since is not None for pod in pods)
 
     def _is_on_its_way(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a slice, or every waiting slice of a workload that starts together, has a pool that it can use."""
+        """Whether a slice, or each waiting slice if they start together, has a pool that it can use."""
         jobs = workload.slots() if workload.gang else (job,)
         return all(self._waiting.on_its_way(workload, number) or not self._waits(workload, number) for number in jobs)
 
     def _has_room(self, workload: WorkloadRun) -> bool:
-        """Whether GKE accepts creates, and chips are left or (unless its slices start together) a pod is bound."""
+        """Whether GKE accepts creates, and the chips suffice or (unless slices start together) a pod is bound."""
         if not self._hostile.takes_operations:
             return False
         if any(pod.node for pod in workload.pods.values()) and not workload.gang:
@@ -178,7 +178,7 @@ class Fairness:
         return {pod.namespace for pod in pods if not pod.finished}
 
     def _owner_that_waits(self, pool: Pool) -> set[str]:
-        """Return the namespace of a hostile slice that keeps a pool for its unschedulable pods; empty if none."""
+        """Return the hostile namespace whose waiting slice a pool was created for; empty if none."""
         labels = pool.body["config"].get("labels", {})
         if not is_ours(pool) or namespace_of(labels) == NAMESPACE:
             return set()

@@ -43,7 +43,7 @@ class Feed:
             self._stream.close()
 
     def fall_silent(self, seconds: float) -> None:
-        """Deliver nothing for `seconds`: the open connection stays open, and new connections get no response."""
+        """Deliver nothing for `seconds`, over the open connection or over new ones."""
         agenda = self._stage.agenda
         self._silent_until = agenda.now + seconds
         agenda.at(self._silent_until, self._hear_again)

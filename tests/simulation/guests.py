@@ -1,11 +1,11 @@
 """Tenants with LeaderWorkerSets whose leaders request no chips, and with StatefulSets of several hosts.
 
-40 to 50 % of the runs from FIRST_SEED on have these tenants; earlier runs have none, so that their histories stay
-valid. During the storm, a hostile tenant scales and restarts its LeaderWorkerSets. The tenant also creates pods without
-chips ("guests") that get the labels of a leader only later, so that no mark keeps them off the pools of other tenants.
+Many runs from FIRST_SEED on have these tenants; earlier runs have none, so that their histories stay valid. During the
+storm, a hostile tenant scales and restarts its LeaderWorkerSets. The tenant also creates pods without chips ("guests")
+that get the labels of a leader only later, so that no mark keeps them off the pools of other tenants.
 
-Runs without admission have only guests, from FIRST_OPEN_SEED on. These guests run until their nodes are deleted, so
-that a pool that a guest keeps breaks a check.
+Runs without the placement policy have only guests, from FIRST_OPEN_SEED on. These guests run until their nodes are
+deleted, so that a pool that a guest keeps breaks a check.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Guests:
             self._cluster.sets.delete(run, foreground=False)
 
     def _come_guest(self, shape: Shape) -> None:
-        """Create a pod with the name of a leader and the leader's LeaderWorkerSet; add the labels within 15 s."""
+        """Create a LeaderWorkerSet and a pod with the name of its leader; add the leader's labels within 15 s."""
         name, template = f"guest-{len(self._sets)}-0", Template(shape=replace(shape, chips=0))
         pod = new_pod(self._cluster, template, name, HOSTILE_NAMESPACE, {})
         self._stage.fault("hostile pods", "guest %s", pod.name)

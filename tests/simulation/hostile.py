@@ -67,7 +67,7 @@ _MAX_CHIPS = 32
 _LARGE = Shape(accelerator=_V4, topology="2x4x4", hosts=8, chips=4, parallelism=8)
 _MAX_REPLICAS = 2
 _BURST = 22
-#: Seconds after which the burst is deleted, and duration of each delete, in runs with scarce operations.
+#: Seconds until all hostile JobSets are deleted, and duration of each delete, in runs with scarce operations.
 _BUILT_SECONDS, _SLOW_DELETE_SECONDS = 300.0, 40.0
 #: Seconds after the storm within which all faults are repaired.
 _MENDED_SECONDS = 105.0
@@ -75,7 +75,7 @@ _MENDED_SECONDS = 105.0
 #: so that hostile JobSets have waited for hours; then the probability of these runs.
 _LATE_SECONDS, _LONG_SECONDS, _LONG_CHANCE = 900.0, 7000.0, 0.25
 _PATCHED_EVERY_SECONDS, _PATCHED_FOR_SECONDS = 5.0, 300.0
-#: Seconds that GKE takes to respond if threads are scarce.
+#: Seconds that GKE takes to respond to creates of hostile tenants if threads are scarce.
 SLOW_CALL_SECONDS = 8.0
 _MISTAKES = (
     says(400, "Invalid value for field network: no such network."),
@@ -208,7 +208,7 @@ class Hostile:
         if self.hangs_operations:
             self._hang_foreign_pools()
         if "burst" in self._kinds:
-            # The burst has its own shape, so that no other workload can use its pools.
+            # The burst has its own shape, so that no honest JobSet can use its pools.
             shape = _ONE_HOST_V5E if _ONE_HOST in self.shapes else _ONE_HOST
             fate = "complete" if self.resource == "threads" else "forever"
             self.come("burst", shape=shape, replicas=_BURST, fate=fate)

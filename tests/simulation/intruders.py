@@ -1,7 +1,8 @@
 """A hostile tenant with pods without a workload, in most runs with a team of Deployments.
 
-The tenant forges owners, squats on nodes of other namespaces, and floods the scheduler with alike pods. Other pods
-differ in their requests, fit no host, or are deleted and recreated repeatedly.
+Its pods are of one to three kinds in each run: pods with forged owners, pods that squat on nodes of other namespaces,
+many alike pods, pods with different requests, pods that fit no host, and pods that are deleted and recreated
+repeatedly.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Intruders:
         self._stage.agenda.after(self._rng.uniform(10.0, 90.0), self._squat)
 
     def _forge(self) -> None:
-        """Create a pod with an owner of another namespace or a missing owner, and repeat this every 10 to 60 s."""
+        """Create a pod with a forged owner reference, and repeat this every 10 to 60 s."""
         if self._gone:
             return
         rng = self._rng

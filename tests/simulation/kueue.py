@@ -44,7 +44,7 @@ class Kueue(Team[QueuedRun]):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        # Unlike other teams, Kueue may be present with scarce capacity, because its JobSets then all end.
+        # Unlike most teams, Kueue may be present with scarce capacity, because its JobSets then all end.
         self.present = REQUEST in simulation.asks and not simulation.hostile.present
 
     def begin(self) -> None:
@@ -123,7 +123,7 @@ class Kueue(Team[QueuedRun]):
         self.stage.agenda.after(self._rng.uniform(5.0, 200.0), lambda: refused.discard(TEMPLATES))
 
     def _silence_templates(self) -> None:
-        """Delay events of PodTemplates, so that they arrive after the events of requests."""
+        """Delay events of PodTemplates, so that they may arrive after the events of requests."""
         for process in self.simulation.processes:
             for feed in process.feeds:
                 if feed.resource == TEMPLATES:

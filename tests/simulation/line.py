@@ -1,4 +1,4 @@
-"""Checks the queue of waiting slices: at a limit, the highest priority is served first."""
+"""Checks the queue of waiting slices: chips of a limit and free pools go to the highest priority first."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Line:
             return
         owner = owner_of(pool.body["config"]["labels"])[0]
         if any(owner in _owners(workload) or pool.name in workload.pools for workload in asked):
-            # The pool was created for the slice or for its ProvisioningRequest, or the slice had it before a restart.
+            # The pool was created for the workload or its ProvisioningRequest, or the workload had pods on it before.
             return
         priority = max(workload.priority for workload in asked)
         for workload, job in self._checker.waiting.waiting():

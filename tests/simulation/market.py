@@ -33,7 +33,7 @@ _CHOICES = (
 )
 #: Maximum number of chips that one JobSet requests in runs with scarce capacity: three slices of 16 chips.
 MAX_CHIPS_OF_A_JOBSET = 48
-#: Probability that a limit on chips is added to a run with buffers; at it, pools of buffers are deleted for workloads.
+#: Probability that a run with buffers gets a limit on chips, at which pools of buffers are deleted for workloads.
 _LIMIT_ON_BUFFERS = 0.5
 
 
@@ -81,11 +81,11 @@ class Market:
 
     @property
     def spot_listed(self) -> bool:
-        """Whether any slice may run on spot nodes; if so, every pod tolerates spot nodes."""
+        """Whether spot is one of the choices; if so, most pods tolerate spot nodes."""
         return "spot" in self.choices
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the provisioner for the capacity, the pod team and the hostile tenants of the run."""
+        """Return the settings that the market, the pod team, the hostile tenants and the administrator have drawn."""
         return {
             **self.simulation.pods.settings(),
             "capacity": parse_choices(", ".join(self.choices)),
@@ -120,7 +120,7 @@ class Market:
             self.simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, zone=zone, capacity=capacity))
 
     def answer(self, body: dict[str, Any]) -> Trouble | None:
-        """Return GKE's rejection of a create for a full reservation, None for other creates; the texts vary by pool."""
+        """Return GKE's rejection of a create for a full reservation, None without one; the texts vary by pool."""
         pool = body["nodePool"]
         reserved = bool(pool["config"].get("reservationAffinity", {}).get("values"))
         if not (self._full_code and reserved and (pool["locations"][0], "reservation") in self.barren):
@@ -137,7 +137,7 @@ class Market:
             return
         pools = [pool for pool in self.simulation.cloud.pools.values() if is_ours(pool)]
         same = (pool for pool in pools if pool.plan.machine.name.split("-")[0] == generation)
-        # A pool for which GKE found no capacity has no chips.
+        # A pool in ERROR has no chips.
         used = sum(chips_in(pool) for pool in same if zone in pool.plan.zones and pool.status is not PoolStatus.ERROR)
         world, name = self.simulation.cloud.world, body["nodePool"]["name"]
         # If GKE rejected an earlier create of this name for too many operations, the fault of that create is still

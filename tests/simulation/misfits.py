@@ -1,7 +1,7 @@
 """Tenants whose pods fit no host, in some runs with hostile tenants, and the invariant on their pools.
 
 If the provisioner can predict that pods fit no host, it creates no pool for them. Otherwise a workload gets at most 6
-pools in a run, and each is deleted within 120 s, or 720 s if the scheduler's message about the pods does not change.
+pools in a run, each deleted 120 s after it is ready, or 720 s if the scheduler's message about the pods stays the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Misfits:
         self._rng = random.Random(f"misfits {hostile.stage.seed}")
         chance = _CHANCE * (hostile.resource in _RESOURCES and hostile.hang is None and not hostile.hangs_operations)
         self._present = self._rng.random() < chance and hostile.present
-        #: Time since which each pool of the tenants has been ready and unused, and the messages about pods then.
+        #: Time since which each pool of a tenant has been ready and unused, and the messages of the tenant's pods then.
         self._ready_since: dict[str, tuple[float, set[str]]] = {}
         self._pools: defaultdict[str, set[str]] = defaultdict(set)
 

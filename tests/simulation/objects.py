@@ -99,7 +99,7 @@ class PodRun:
     #: Whether a node affinity keeps the pod off all nodes that have the label `SLICE`.
     kept_off: bool = False
     tolerates_all: bool = False
-    #: Controller of a pod without a workload, such as a ReplicaSet; None for a bare pod.
+    #: Controller of a pod without a workload, such as a ReplicaSet; None for other pods.
     owner: Controller | None = None
     #: Metadata of a pod without a workload, in addition to its name, namespace, UID and creation time.
     metadata: JsonObject = field(default_factory=dict)
@@ -123,13 +123,13 @@ class PodRun:
         return self.phase in ("Succeeded", "Failed")
 
     def blocks(self, now: float) -> bool:
-        """Whether the pod is unfinished, bound and within its grace period, so that its node must not be removed."""
+        """Whether the pod is bound, unfinished, no guest and not past a grace period, so that its node must stay."""
         unfinished = not (self.gone or self.finished or self.is_guest) and self.node != ""
         return unfinished and (self.deadline is None or self.deadline > now)
 
     @property
     def is_guest(self) -> bool:
-        """Whether the pod has neither chips nor marks: it may run on any node, and the pool may be deleted anyway."""
+        """Whether the pod has neither chips nor marks, so that its pool may be deleted anyway."""
         return not self.shape.chips and SLICE not in self.selector
 
 

@@ -31,12 +31,12 @@ INFEASIBLE = (
 _NOT_ON_FLEX_START = ("tpu-v4-podslice",)
 _MAX_JOBSETS = 7
 _LATECOMERS = 2
-#: Minimum seconds after the storm until JobSets come: soon, or while rejected JobSets have a long back-off.
+#: Minimum seconds until late JobSets come, one of which is drawn: soon, or in the long back-off of rejected JobSets.
 _LATE_SECONDS = (5.0, 280.0)
 
 
 class People:
-    """Users of JobSets, who act during the storm; some JobSets come after the storm."""
+    """Users of JobSets, who act during the storm; in some runs, more JobSets come later."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -61,7 +61,7 @@ class People:
             # Late JobSets have one shape, so that all of them request the same capacity as the rejected JobSet.
             self.late_shapes = (simulation.environment.rng.choice(self.late_shapes),)
         self._names = 0
-        #: Number of JobSets that are created after the storm, and do not exist yet.
+        #: Number of late JobSets that are scheduled, but not created yet.
         self.still_to_come = 0
 
     def begin(self) -> None:

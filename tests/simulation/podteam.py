@@ -1,4 +1,4 @@
-"""A team of Deployments and StatefulSets of single hosts with an autoscaler, in every third seed from 1,002 on.
+"""A team of Deployments and StatefulSets whose pods are single hosts, in every third seed from 1,002 on.
 
 During the storm the team scales and updates its workloads, and loses nodes. After the storm, the team takes steps such
 as a burst, an update or the loss of a node, each when the last step has settled. These runs have no scarce capacity and
@@ -29,11 +29,11 @@ _SHAPES = (
     Shape(accelerator="tpu-v5-lite-podslice", topology="2x4", hosts=1, chips=8, parallelism=1),
     Shape(accelerator="tpu-v6e-slice", topology="1x1", hosts=1, chips=1, parallelism=1),
 )
-#: Replicas that the autoscaler chooses; in the step `burst`, more replicas than one pool has nodes.
+#: Replicas to which a Deployment is scaled; in the step `burst`, more replicas than one pool has nodes.
 _REPLICAS, _BURST = (0, 1, 2, 3, 5, 8), (17, 20, 24)
 #: Maximum time in seconds until a step after the storm has settled, and pause in seconds before the next step.
 _STEP_SECONDS, _PAUSE_SECONDS = 1800.0, (30.0, 260.0)
-#: Duration in seconds of a step if the pods are not served.
+#: Minimum seconds from a step to the pause after it if the pods are not served.
 _UNSERVED_SECONDS = 60.0
 _STEPS = ("scale", "update", "scale in", "lose a node", "update", "burst", "scale in")
 
@@ -75,7 +75,7 @@ class PodTeam:
 
     @property
     def shape(self) -> Shape:
-        """Shape of all pods of the team and of the intruders, with the tolerations of the run."""
+        """Shape of the pods of the team and of the intruders, with the tolerations of the run."""
         return replace(self._shape, tolerant=self._simulation.market.spot_listed)
 
     @property

@@ -57,7 +57,7 @@ def fits_shape(workload: WorkloadRun, shape: Shape, pool: Pool) -> bool:
 
 
 def separate_label(pool: Pool) -> str:
-    """Return the label that keeps other workloads off the nodes, empty if the pool has none."""
+    """Return the label that pods of a `separate` workload select, empty if the pool has none."""
     label: str = pool.body["config"]["labels"].get(constants.LEGACY_POOL_ID, "")
     return label
 

@@ -138,7 +138,7 @@ class RayTeam(Team[RayRun]):
                 if self._rng.random() < 0.5:
                     self._delete(run)
                 else:
-                    # A random replica remains, which may have any number.
+                    # If a replica remains, it is a random one, which may have any number.
                     self.simulation.cluster.rays.scale(run, min(run.replicas, 1))
 
     def _change(self, run: RayRun) -> None:

@@ -54,16 +54,16 @@ _CRASHES = frozenset(
         "watch.listener_failed",
     }
 )
-#: Maximum time in seconds from the last fault until the world has settled.
+#: Maximum seconds until the world has settled, from the end of the storm or of the phase with tenants that follows it.
 SETTLED_WITHIN_SECONDS = 1800.0
-#: `SETTLED_WITHIN_SECONDS` of runs in which slices wait for each other, for failed capacity, or for hostile tenants.
+#: `SETTLED_WITHIN_SECONDS` of runs with hostile tenants, or in which slices may wait for each other or failed capacity.
 SCARCE_SETTLED_WITHIN_SECONDS = 10_800.0
 #: Seconds for which the world must remain settled, without a create or delete of a pool, before the run ends.
 QUIET_SECONDS = 130.0
 _STEP_SECONDS = 5.0
-#: Seconds for which the pools of a request are kept for its pods, in runs with even and with odd seeds.
+#: Seconds for which the pools of a ProvisioningRequest are kept for its pods, in runs with even and with odd seeds.
 BOOKING_SECONDS = (90.0, 600.0)
-#: Maximum seconds for which hostile tenants stay after the storm. They leave earlier if all honest JobSets have ended.
+#: Maximum seconds for which hostile tenants stay after the storm, even if honest JobSets have not ended.
 _HOSTILE_SECONDS = 8 * 3600.0
 #: Maximum CPU seconds of a run; a longer run counts as an endless loop.
 _CPU_SECONDS = 150.0
@@ -74,7 +74,7 @@ class Simulation:
     """All parts of one run."""
 
     def __init__(self, seed: int, *, recording: bool = False, storm: Collection[str] = ()) -> None:
-        #: Names of the faults of chaos.py that may happen; empty if the seed draws them.
+        #: Names of the kinds of faults from which chaos.py chooses; empty if the seed draws the kinds.
         self.storm = storm
         self.stage = stage = Stage(seed, recording=recording)
         rng = stage.rng
@@ -152,9 +152,9 @@ class Simulation:
     def run(self) -> dict[str, float]:
         """Run until the world has settled; return the duration and the maximum call rate. Raises Violated."""
         agenda, stage = self.stage.agenda, self.stage
-        # Slices that start together need the larger bound: they release incomplete sets of pools and try again later.
+        # JobSets may wait for each other's chips, or release incomplete sets of pools and try again later.
         takes_turns = self.market.scarce or (self.market.gangs and bool(self.market.choices))
-        # After a create of the `Singled` JobSet exceeds a quota, all creates of its capacity wait for up to 30 minutes.
+        # After the `Singled` JobSet finds no capacity, all creates of this capacity wait for up to 30 minutes.
         slow = takes_turns or self.singled.of_capacity
         bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS if slow else SETTLED_WITHIN_SECONDS
         bound_seconds += self.administrator.delay_seconds if self.administrator.delays else 0.0
@@ -206,7 +206,7 @@ class Simulation:
             agenda.wait(_STEP_SECONDS)
 
     def _stay_with_the_pods(self) -> None:
-        """Wait until the team of Deployments has taken its steps next to hostile pods; then remove the hostile pods."""
+        """Wait until the team of Deployments and the hostile pods are done; then remove the hostile pods."""
         if not self.pods.present:
             return
         self.pods.begin_calm()
@@ -216,7 +216,7 @@ class Simulation:
         self.pods.intruders.leave()
 
     def _stay_with_the_hostile(self) -> None:
-        """Wait until the honest JobSets have ended, at most `_HOSTILE_SECONDS`; then remove the hostile tenants."""
+        """Check waits until `Hostile.done`, for at most `_HOSTILE_SECONDS`; then remove the hostile tenants."""
         agenda, fairness = self.stage.agenda, self.checker.fairness
         self.hostile.begin_calm()
         most = agenda.now + _HOSTILE_SECONDS
@@ -230,8 +230,8 @@ class Simulation:
 
     @property
     def kinds(self) -> Mapping[WorkloadKind, Kind]:
-        """Kinds of workloads that the controllers serve in this run."""
-        # Kinds without a team are not served, so that a new kind does not change the histories of other runs.
+        """Kinds of workloads that the processes of this run watch."""
+        # Kinds that no tenant uses are not watched, so that a new kind does not change the histories of other runs.
         there = {
             JOBSET.kind: True,
             LEADER_WORKER_SET.kind: self.team.present or self.guests.present,

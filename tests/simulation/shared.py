@@ -1,9 +1,9 @@
 """Checks pods that have no workload, and the pools of single hosts that these pods share.
 
 The pods of one namespace, accelerator and topology are a class. With a new pool, the class must not have more nodes
-than its maximum number of pods within the lag of a cache, plus one for each waiting pod of another namespace that may
-take a node, and one for each pod that fits no node. A rolling update thus buys at most maxSurge more hosts, and a burst
-no more hosts than pods. These pools and nodes of the class do not count:
+than its maximum number of pods within the lag of a cache, plus one for each pod of another namespace that may take a
+node, and one for each pod that fits no node. A rolling update thus buys at most maxSurge more hosts, and a burst no
+more hosts than pods. Pools and nodes that the pods cannot count on are left out, such as:
 
 - pools that are being deleted, or whose nodes were lost, cordoned or not ready within the lag of a cache;
 - pools with labels of one slice or another namespace;
@@ -43,7 +43,7 @@ COSTS = "27 a Deployment that scales in empties one pool before the next"
 
 #: Maximum number of nodes of a shared pool, and of pools for a workload whose pods fit no host.
 MAX_NODES, MAX_REFUSED = 16, 6
-#: Resources that the provisioner checks before it creates a pool, so that pods with excessive requests get no pool.
+#: Resources in requests of `intruders` that the provisioner checks before it creates a pool: an excess gets no pool.
 _KNOWN = frozenset({"cpu", "memory"})
 #: Maximum lag of a cache in seconds after the storm, and seconds from the end of the storm until this lag applies.
 _CALM_LAG_SECONDS, _SETTLES_SECONDS = 45.0, 150.0
@@ -179,7 +179,7 @@ class Shared:
         return most
 
     def _recent_pools(self, class_: _Class) -> list[str]:
-        """Return the names of pools of a class that were created in the last `_BURST_SECONDS`, and are not deleted."""
+        """Return the names of pools of a class, up or in creation, that were created in the last `_BURST_SECONDS`."""
         since, pools = self._stage.agenda.now - _BURST_SECONDS, self._simulation.cloud.pools.values()
         created = (pool for pool in pools if is_ours(pool) and self._belongs(pool, class_) and pool.status in _UP)
         return [pool.name for pool in created if self._checker.created_by[pool.name][1] >= since]
@@ -228,7 +228,7 @@ class Shared:
         return not any(mark_of(node.labels)[0] for node in nodes)
 
     def _is_steady(self, pool: Pool, namespace: str) -> bool:
-        """Whether pods of a namespace can count on a pool: up, theirs, and usable for as long as a cache may lag."""
+        """Whether pods of a namespace can count on a pool: healthy for longer than a cache may lag, and for them."""
         now, seconds = self._stage.agenda.now, self.lag_seconds()
         deletes = [process.loop.memory.deletes for process in self._simulation.processes]
         nodes = [node for node in self._cluster.nodes.values() if node.pool_name == pool.name]

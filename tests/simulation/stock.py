@@ -1,4 +1,4 @@
-"""Checks creates of capacity that was out of stock, and the number of warm pools that are replaced.
+"""Checks creates of capacity that was out of stock, and the number of warm pools that are deleted.
 
 After a failure, one create may try the capacity again; each pool that comes up doubles the number of creates in flight
 that are allowed. A create counts only if its process existed at the failure and sent the create after a cache's lag.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HERD = "18 creates of a capacity that was out of stock double with each pool that comes up"
 WARM = "19 a warm pool is remade at most once an hour for each failed capacity"
-#: Number of pools after which the creates of a capacity are no longer limited.
+#: Number of pools that came up after which the creates of a capacity are no longer limited.
 _MAX_DOUBLINGS = 6
 _HOUR_SECONDS = 3600.0
 #: Number of warm pools that may be deleted in excess: before the response to a failing create, or by a second leader.
@@ -39,7 +39,7 @@ class _Failed:
     """State of one capacity that was out of stock."""
 
     at: float
-    #: Number of pools that came up since `at`, or before within the lag of a cache: a process may see them after `at`.
+    #: Number of pools that came up since `at`, or so shortly before that a process may see them only after `at`.
     up: int
 
 
@@ -54,7 +54,7 @@ class Stock:
         self._up_at: defaultdict[_Capacity, list[float]] = defaultdict(list)
         #: Capacities and slices with a create that has failed at any time.
         self._causes: set[object] = set()
-        #: Number of pools for workloads that came up, and of warm pools that were deleted although buffers wanted them.
+        #: Number of pools that came up, without buffers' pools, and of deleted warm pools that buffers wanted.
         self._came_up = self._gave_way = 0
         #: Time at which the first wanted warm pool was deleted.
         self._first_at = 0.0
@@ -79,7 +79,7 @@ class Stock:
         self._statuses = {name: pool.status for name, pool in pools.items()}
 
     def create_failed(self, body: JsonObject, *, of_capacity: bool) -> None:
-        """Record a create with an error response; `of_capacity` if the error concerns the capacity."""
+        """Record a create with a fault; `of_capacity` if the fault concerns the capacity."""
         self._causes.add(owner_of(body["nodePool"]["config"]["labels"]))
         if of_capacity:
             self._fail(_capacity(body["nodePool"]))

@@ -1,6 +1,6 @@
 """Teams of users that create workloads of one kind, such as LeaderWorkerSets, in some runs during the storm.
 
-Each team has its own random source, and its kind is watched only in its runs, so that other runs do not change.
+Each team has its own random source, so that runs without it do not change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Team(ABC, Generic[_R]):
     run_type: type[_R]
     #: Name of the team; the seed of its random source contains it.
     title: ClassVar[str]
-    #: Probability of the team in runs without scarce capacity, and minimum share of creates among its actions.
+    #: Probability of the team unless other workloads have to wait, and minimum share of creates among its actions.
     presence: ClassVar[float]
     creates: ClassVar[float]
     #: Prefixes of workload names. A JobSet and a workload of another kind may have the same name.
@@ -40,11 +40,11 @@ class Team(ABC, Generic[_R]):
         self.simulation = simulation
         self.stage = simulation.stage
         self._rng = random.Random(f"{self.title} {simulation.stage.seed}")
-        # Workloads of a team may never end, so no team comes if other workloads take turns at scarce capacity.
+        # Workloads of most teams may never end, so these teams do not come if other workloads wait for capacity.
         others_wait = simulation.market.scarce or simulation.market.gangs or simulation.hostile.present
         self.present = self._rng.random() < self.presence and not others_wait
         self._names = 0
-        #: Shapes whose slices have one pod per host.
+        #: Feasible shapes of the run, with one pod per host.
         self._shapes = tuple(
             replace(shape, parallelism=shape.hosts) for shape in simulation.people.shapes if shape.feasible
         )

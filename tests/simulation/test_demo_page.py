@@ -14,11 +14,11 @@ from tests.simulation import demo_page
 from tests.simulation.demo_page import Demo
 from tests.simulation.run import told_to
 
-#: The tests simulate many minutes, which takes several seconds.
+#: The tests simulate several minutes, which takes several seconds.
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_demo_shows_running_and_failed_slices_and_survives_its_faults() -> None:
+def test_demo_shows_running_slices_and_failed_pools_and_survives_its_faults() -> None:
     demo = Demo(slices=24)
     board = demo.begin()
     with told_to(demo.stage):
@@ -44,7 +44,9 @@ def test_demo_shows_running_and_failed_slices_and_survives_its_faults() -> None:
     assert len({entry.kind for entry in board.journal.entries()}) >= 3
 
 
-def test_page_and_commands_show_the_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_and_status_command_show_the_demo(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     demo, seen = Demo(slices=3), []
     monkeypatch.setattr(demo_page, "Demo", lambda **_given: demo)
 

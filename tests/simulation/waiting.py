@@ -1,7 +1,7 @@
 """Checks the waits of slices after the storm: creates are sent within minutes, and few of their pools are deleted.
 
-The bounds apply to slices for which no create of their own or of the same capacity has failed. If GKE rejects the
-creates of a slice for a temporary cause, the bound begins when the cause is corrected.
+The bound on creates does not apply after a create of the slice or of the same capacity has failed. If GKE rejects the
+creates of a slice for a temporary cause, it begins when the cause is corrected.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Waiting:
         self._since.pop(_owner(body), None)
 
     def create_failed(self, body: dict[str, Any], *, of_capacity: bool) -> None:
-        """Record a create that failed; `of_capacity` if the failure concerns the capacity."""
+        """Record a create with a fault; `of_capacity` if the fault concerns the capacity."""
         owner = _owner(body)
         self._failed.add(owner)
         if of_capacity:
@@ -130,7 +130,7 @@ class Waiting:
         )
 
     def on_its_way(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a pool exists that was created for a slice, or a pool that the slice could use without other pods."""
+        """Whether a fitting pool was created for a slice, or has no unfinished pods of other slices."""
 
         def is_used(pool: Pool) -> bool:
             pods = self._simulation.cluster.pods_on_pool(pool.name)

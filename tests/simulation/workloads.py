@@ -1,10 +1,10 @@
 """Simulated Kubernetes: the JobSet controller, the scheduler, kubelets, and the pod garbage collector.
 
 The other controllers are in `sets`, `jobs`, `rays` and `deployments`. Each acts a random time after a change. With
-exclusive placement, a node pool has pods of one slice only, and worker pods are created for the pool of their bound
-leader pod. Other workloads leave placement to the policy and create all pods at the same time. The scheduler chooses a
-random pool that fits. In half of the runs it binds up to 3 s after its decision, even if the node has changed in
-between. Preemption, success policies and gang admission are not simulated.
+exclusive placement, slices of workloads share no node pool, and a JobSet's worker pods are created for the pool of
+their bound leader pod. Other JobSets leave placement to the policy and create all pods at the same time. The scheduler
+chooses a random pool that fits. In half of the runs it binds up to 3 s after its decision, even if the node has changed
+in between. Preemption, success policies and gang admission are not simulated.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ class Cluster:
         return self.stage.rng.choice(fitting[self.stage.rng.choice(free)])
 
     def _drawn_to(self, pod: PodRun) -> set[str]:
-        """Return the pools to which exclusive placement attracts a pod; empty for any pool."""
+        """Return the pools to which exclusive placement restricts a pod; empty if the pod may use any pool."""
         if pod.workload is None or not pod.workload.exclusive:
             return set()
         if isinstance(pod.workload, SetRun):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-#: Time of the initial state of objects from `tests.support.models`.
+#: Time from which the times in objects of `tests.support.models` are counted.
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
 

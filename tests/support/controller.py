@@ -50,7 +50,7 @@ OTHER_CERTIFICATE = b"-----BEGIN CERTIFICATE-----\nWFla\n-----END CERTIFICATE---
 
 
 class FakeWatch(Generic[T]):
-    """A cache that always shows the current objects. Tests can make it appear outdated, or keep its records."""
+    """A cache that shows the current objects, or records that `keep` has saved. Tests can make it appear outdated."""
 
     def __init__(self, read: Callable[[], Mapping[tuple[str, str], T]]) -> None:
         self._read = read

@@ -32,7 +32,7 @@ _JOBSET, _LWS = "jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"
 
 
 def pods_of(raw: Json) -> Iterator[Json]:
-    """Yield the first pods of each group, but no pods that are created only after their leader is bound."""
+    """Yield pods of each group: usually the leader of a LeaderWorkerSet, and the first pods of a large Job."""
     makers = {"JobSet": _of_jobset, "LeaderWorkerSet": _of_set, "Job": _of_plain_job}
     yield from makers[raw["kind"]](raw)
 

@@ -151,7 +151,7 @@ class Machine:
         self._set("no-list", "")
 
     def at_sleep(self, number: int, command: str) -> None:
-        """Run shell code at the machine's n-th sleep; "$FAKE" is the folder of this machine."""
+        """Run shell code at the n-th sleep of each boot; "$FAKE" is the folder of this machine."""
         with (self.path / f"at-sleep-{number}").open("a") as file:
             file.write(f"{command}\n")
 

@@ -1,7 +1,8 @@
 """Raw JSON of workloads, pods and nodes as the API server sends it, or as users create it.
 
-`metadata` adds or replaces fields of the metadata, and `spec` of the spec, except for pods and nodes. Other keyword
-arguments replace a whole part of the object. An empty `namespace`, or an empty `uid` of a workload, is left out.
+In most builders, `metadata` adds or replaces fields of the metadata, and `spec` of the spec, except for pods and nodes,
+and other keyword arguments replace a whole part of the object. An empty `namespace`, or an empty `uid` of a workload,
+is left out.
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> It
     if (pool.delete_at is None) != (pool.delete_reason == ""):
         yield f"it goes at {pool.delete_at}, the reason is {pool.delete_reason!r}"
     goes = pool.name in {delete.name for delete in plan.deletes}
-    # The plan postpones a decided delete if the workload of the pool still exists.
+    # A decided delete is postponed while the workload that the pool was created for still needs pools.
     is_kept = goes and plan.memory.deletes[pool.name].needed  # type: ignore[index]
     if goes and not is_kept and (pool.delete_at is None or pool.delete_at > view.at):
         yield f"its delete is decided, and shown for {pool.delete_at}"

@@ -29,7 +29,7 @@ class HistoriesContract:
     name: ClassVar[str]
 
     @pytest.mark.parametrize("seeds", [pytest.param(8), pytest.param(200, marks=pytest.mark.nightly)])
-    def test_no_seed_breaks_an_invariant_and_each_goes_as_recorded(self, seeds: int) -> None:
+    def test_runs_keep_invariants_and_equal_their_recorded_histories(self, seeds: int) -> None:
         """`make histories ARGS=--write` records new histories after an intended change."""
         done = self._run("tests.support.simulations.histories", self.name, "--seeds", str(seeds))
         assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
@@ -52,7 +52,7 @@ class SimulationContract(HistoriesContract):
     #: Name of the module for `python -m`.
     module: ClassVar[str]
     bugs: ClassVar[Sequence[Bug]]
-    #: Number of seeds to run for each bug; at least one of them must show the bug.
+    #: Maximum number of seeds to run for each bug; at least one of them must show the bug.
     seeds_for_a_bug: ClassVar[int]
 
     def test_every_planted_bug_changes_an_existing_attribute(self) -> None:

@@ -18,7 +18,7 @@ class Outcome:
     seed: int
     problem: str = ""
     faults: Counter[str]
-    #: Measured values, such as seconds; empty if an invariant is broken.
+    #: Measured values, such as seconds; empty if the run has a problem.
     figures: Mapping[str, float] = field(default_factory=dict)
     history: tuple[str, ...] = ()
 
