@@ -60,7 +60,7 @@ class Cloud:
         self.partial_chance = 0.0
         self.on_running: Callable[[MachineView], None] = lambda _machine: None
         self.on_stopped: Callable[[MachineView], None] = lambda _machine: None
-        #: Called with a resource before a client deletes it.
+        #: Called with a resource before the controller deletes it.
         self.on_delete: Callable[[Resource], None] = lambda _resource: None
         self.world.attach(self)
         stage.drive(self.world)

@@ -152,7 +152,7 @@ class Kube:
             self._drop(("Pod", "default", name))
 
     def join(self, name: str) -> None:
-        """Register the node of a running machine as soon as the machine has a valid token."""
+        """Register the node of a running machine when it has a valid token, or set it to ready after a restart."""
         machine = self.machine(name)
         if machine is None or machine.status != "RUNNING":
             return

@@ -1,4 +1,4 @@
-"""Several groups take as long as one group, with a bounded number of calls for each group."""
+"""Several groups take about as long as one group, with a bounded number of calls for each group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_CALLS = 70
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_eight_groups_are_ready_as_soon_as_one_group_with_as_few_calls_each() -> None:
+def test_eight_groups_are_ready_about_as_soon_as_one_with_bounded_calls_each() -> None:
     alone, together = Many(1).run(), Many(8).run()
     assert together.all_ready_seconds < 1.2 * alone.all_ready_seconds
     assert together.max_calls_of_a_group <= MAX_CALLS

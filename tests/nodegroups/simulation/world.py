@@ -169,7 +169,7 @@ class World:
                 self.stage.violate(f"machine {pod.node} is deleted under pod {pod.name}")
 
     def check_nothing_left(self, *, foreign: int = 0) -> None:
-        """Check that no object is left, and no resource except `foreign` resources of other users."""
+        """Check that no object of a group and no node is left, and only `foreign` resources of other users."""
         left = [resource.name for resource in self.cloud.resources()]
         if len(left) != foreign:
             self.stage.violate(f"left in Compute Engine: {left}")

@@ -1,4 +1,4 @@
-"""Simulate partitions of IPUs: python -m tests.partitions.simulation [--seeds N] [--first N] | --seed N [--history]."""
+"""Simulates partitions with many seeds; `python -m tests.partitions.simulation --help` lists the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invariants that are checked at every moment of a run, with as little of the tested code as possible."""
+"""Checks the invariants of a run, with as little of the tested code as possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.simulations.stage import Stage
 
 #: Maximum time in seconds until the controller knows a change.
 _SEEN_SECONDS = 150.0
-#: Maximum time in seconds that a partition exists after its pod has ended, or after the last fault if that is later.
+#: Maximum seconds for which a partition exists after the end of its pod, of the faults, and of its server's outage.
 OUTLIVES_SECONDS = 600.0
 #: Maximum time in seconds to detect a failed server: servers are read once a minute, in rounds up to 30 s apart.
 _NOTICED_SECONDS = 120.0
@@ -39,7 +39,7 @@ class Checks:
         self.longest_outlived = 0.0
         #: UID of the pod that last got a partition, by id of the partition.
         self.handed: dict[str, str] = {}
-        #: Times of the creates, by id of the partition.
+        #: Times of recent creates, by id of the partition.
         self.tries: dict[str, list[float]] = {}
         kube.on_open, kube.on_start, kube.on_save = self._open, self._start, self._save
         kube.on_take_back, kube.is_served = self._take_back, self._is_served
@@ -63,7 +63,7 @@ class Checks:
         self._has_its_partition(pod.name, gate.partition_id, gate.server.address, "its gate is opened")
 
     def _take_back(self, pod: Pod) -> None:
-        """Check that only a pod that cannot have started is released."""
+        """Check that a released pod has neither a node nor its gate."""
         if pod.node or pod.gated:
             self.stage.violate(f"the partition of pod {pod.name} is taken back, and it is on {pod.node or 'its way'}")
 
@@ -106,7 +106,7 @@ class Checks:
             return
         if not call.unused:
             self.stage.violate(f"partition {call.id} is removed under pod {pod.name}")
-        # The remove was sent before the pod got the partition, and arrives late: this is a fault, not a violation.
+        # The remove was sent before the pod used the partition, and arrives late: this is a fault, not a violation.
         server.robbed[call.id] = self.stage.agenda.now
 
     def _tries(self, partition_id: str) -> None:

@@ -217,7 +217,7 @@ class Kube:
         if pod is None or pod.resource_version != gate.pod.resource_version:
             raise Declined(WriteFailure.CONFLICT)
         if pod.servers is not None and gate.server.address not in pod.servers:
-            # The selector of the pod excludes the server, and the API server allows no change of a selector.
+            # The selector of the pod excludes the server, and the API server does not let a write replace the selector.
             raise Declined(WriteFailure.CONFLICT)
         self.on_open(pod, gate)
         self.change(pod.uid, gated=False, server_annotation=gate.server.address, partition_annotation=gate.partition_id)

@@ -1,4 +1,4 @@
-"""Invariants of plans: no IPUs are assigned twice, and no pod delays an older pod. Uses little of the tested code."""
+"""Invariants of plans: no IPUs have two pods, and no pod delays an earlier pod of the queue."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _Placement:
             yield from self._passing(head, younger)
 
     def _too_much(self, placed: list[Entry]) -> Iterator[str]:
-        """Yield faults: allocations and namespaces in which newly placed pods exceed the number of IPUs."""
+        """Yield allocations and namespaces with newly placed pods that have more IPUs than exist or than the limit."""
         taken: Counter[Site] = Counter()
         for entry in self.save.entries:
             taken[entry.server, entry.allocation] += entry.size
@@ -133,7 +133,7 @@ class _Placement:
                 other
                 for other in placed
                 if (other.server, other.allocation) == site and other is not entry
-                # Only younger pods count: pods older than the rejected pod were placed before it.
+                # If the rejected pod is also placed now, the pods before it in the queue do not count.
                 if entry.id not in self.new or _order(pod) < _order(self.pods[other.pod_uid])
             ]
             if after:
@@ -154,7 +154,7 @@ class _Placement:
         return next((pod for pod in sorted(waiting, key=_order) if not self._is_refused(pod)), None)
 
     def _is_refused(self, pod: Pod) -> bool:
-        """Return whether creates of a pod failed in all allocations that it may use, so that it delays no other pod."""
+        """Return whether creates of a pod failed recently in each of its `_sites`, so that it delays no other pod."""
         refused = self._refused(pod)
         return bool(refused) and not self._sites(pod).keys() - refused
 
@@ -167,7 +167,7 @@ class _Placement:
         }
 
     def _sites(self, pod: Pod) -> dict[Site, Allocation]:
-        """Return the allocations that a pod may use on servers that report sizes."""
+        """Return the allocations that are large enough for a pod, on servers that it may use and that report sizes."""
         return {
             (view.server.address, allocation.name): allocation
             for view in self.views
@@ -180,7 +180,7 @@ class _Placement:
         }
 
     def _waits_for_others(self, pod: Pod) -> bool:
-        """Return whether a pod would fit into an allocation only without the partitions that are not removed."""
+        """Return whether partitions that will not be removed leave too few IPUs in all allocations of a pod's size."""
         large, possible = False, False
         for view in self.views:
             if pod.servers is not None and view.server.address not in pod.servers:
@@ -206,12 +206,12 @@ class _Placement:
         )
 
     def _is_left(self, view: ServerView, partition: Partition) -> bool:
-        """Return whether a partition is an orphan whose removal failed _MAX_REMOVES times."""
+        """Return whether a partition is an orphan of which at least _MAX_REMOVES removes failed."""
         known = self.plan.memory.strays.get((view.server.address, partition.id))
         return known is not None and known.removing is not None and known.removing.failures >= _MAX_REMOVES
 
     def _passing(self, head: Pod, younger: list[Entry]) -> Iterator[str]:
-        """Yield younger pods that are placed now although the deadlines show that they delay the oldest waiting pod."""
+        """Yield a fault if pods that are placed now delay `head`, which is before them in the queue."""
         sites = {
             site: allocation
             for site, allocation in self._sites(head).items()
@@ -246,9 +246,9 @@ class _Placement:
         )
 
     def _start(self, head: Pod, allocation: Allocation, site: Site, *, without: Sequence[Entry] = ()) -> float:
-        """Return the seconds after which deadlines have freed enough IPUs of an allocation for a pod.
+        """Return the seconds until deadlines have freed enough IPUs of an allocation for a pod; infinite if never.
 
-        If its partition was rejected there, the pod does not start before the first partition in the allocation ends.
+        If the allocation is crowded, the pod does not start before the first partition there ends.
         """
         holders = [entry for entry in self._entries_at(site) if entry not in without]
         free = (allocation.ipus or 0) - sum(partition.size for partition in self._not_recorded(site[0], allocation))
@@ -263,7 +263,7 @@ class _Placement:
         return inf
 
     def _is_crowded(self, head: Pod, site: Site) -> bool:
-        """Return whether a partition of at most the size of a pod was rejected, and nothing has changed since then."""
+        """Return whether a partition of at most the pod's size was rejected lately, and none was removed since."""
         listed = {
             partition.id for view in self.views if view.server.address == site[0] for partition in _partitions(view)
         }
@@ -282,7 +282,10 @@ class _Placement:
         ]
 
     def _counts(self, entry: Entry) -> bool:
-        """Return whether an entry counts against its namespace. Unneeded entries count if their server can be read."""
+        """Return whether an entry counts against its namespace.
+
+        An entry counts if its pod needs it or its server can be read, but never if it `_stays`.
+        """
         pod = self.pods.get(entry.pod_uid)
         if self._stays(entry):
             return False
@@ -301,7 +304,7 @@ class _Placement:
         ]
 
     def _ends_in(self, entry: Entry, head: Pod) -> float:
-        """Return the seconds until a deadline frees an entry's IPUs; new pods that pass `head` get a grace period."""
+        """Return the seconds until an entry's IPUs are free, infinite if unknown; with a grace if it passes `head`."""
         pod = self.pods.get(entry.pod_uid)
         if self._stays(entry):
             return inf
@@ -318,14 +321,14 @@ class _Placement:
         return max(0.001, rest + grace if passes else rest)
 
     def _stays(self, entry: Entry) -> bool:
-        """Return whether the partition of an entry cannot be removed, although its pod does not need it."""
+        """Return whether removes of an entry's partition failed too often, and its pod is gated or does not need it."""
         known, pod = self.plan.memory.partitions.get(entry.id), self.pods.get(entry.pod_uid)
         if known is None or known.removing is None or known.kept or known.removing.failures < _MAX_REMOVES:
             return False
         return pod is None or pod.gated or not self._needs(pod)
 
     def _rest(self, entry: Entry, pod: Pod, deadline_seconds: float) -> float:
-        """Return the seconds left of a deadline. A pod that is placed now starts now, even without a gate."""
+        """Return the seconds left of a deadline, which begins with the pod's start or, if unknown, with its entry."""
         since = entry.recorded_at.timestamp()
         # The start time is from the kubelet's clock. If this clock is ahead, the time of the entry is used.
         if pod.started_at is not None and pod.started_at.timestamp() <= self.now and entry.id not in self.new:

@@ -131,7 +131,7 @@ class Run:
         }
 
     def _calm(self) -> None:
-        """End all faults; delete pods that no server can serve, unreadable entries, and other clusters' partitions."""
+        """End all faults; delete pods that cannot be served, unreadable entries, and other clusters' partitions."""
         self.stage.stormy = False
         for server in self.servers.values():
             server.world.faults.clear()

@@ -1,4 +1,4 @@
-"""V-IPU servers in virtual time: the model of the simulated server behind a network that loses or delays requests."""
+"""V-IPU servers in virtual time, which use the model of the simulated server."""
 
 from __future__ import annotations
 

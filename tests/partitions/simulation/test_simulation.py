@@ -7,7 +7,7 @@ from tests.support.simulations.contract import SimulationContract
 
 
 class TestSimulation(SimulationContract):
-    """Pods are served in order, no partition outlives its pod, and other clusters' partitions are not changed."""
+    """Pods are served in order, no partition outlives its pod for long, and other clusters' partitions are kept."""
 
     module = "tests.partitions.simulation"
     name = "partitions"
