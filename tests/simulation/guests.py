@@ -2,7 +2,7 @@
 
 Many runs from FIRST_SEED on have these tenants; earlier runs have none, so that their histories stay valid. During the
 storm, a hostile tenant scales and restarts its LeaderWorkerSets. The tenant also creates pods without chips ("guests")
-that get the labels of a leader only later, so that no mark keeps them off the pools of other tenants.
+that get the labels of a leader only later, so that the policy keeps them off no pools.
 
 Runs without the placement policy have only guests, from FIRST_OPEN_SEED on. These guests run until their nodes are
 deleted, so that a pool that a guest keeps breaks a check.

@@ -91,7 +91,7 @@ class Store:
         return [raw for path, raw in objects.items() if selects(path, raw)]
 
     def page(self, collection: str, query: Mapping[str, str], *, limit: int, continue_token: str) -> Page:
-        """Return one page. Raises Gone for a token that was compacted, NotFound or Forbidden for a refused resource."""
+        """Return one page. Raises Gone if the token was compacted, NotFound if `absent`, Forbidden if `forbidden`."""
         self._look_for(collection.rpartition("/")[2])
         if continue_token:
             if continue_token not in self._lists:

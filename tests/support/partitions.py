@@ -36,7 +36,7 @@ CONFIGURATION = '{"partition": "the configuration"}'
 
 
 class FakeVipu:
-    """V-IPU server in memory, which creates partitions immediately by default."""
+    """V-IPU server in memory, which creates partitions immediately."""
 
     def __init__(self) -> None:
         self.partitions: dict[str, Partition] = {}

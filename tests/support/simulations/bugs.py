@@ -42,7 +42,7 @@ def planted(bugs: Sequence[Bug], name: str) -> Iterator[tuple[str, ...]]:
 
 @contextmanager
 def mutated(at: At, mutate: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute of a module or class, also in all modules that imported the attribute by name."""
+    """Replace an attribute of a module or class, also in modules of `provisioner` that imported it by name."""
     owner, attribute = at
     original = vars(owner)[attribute]
     modules = [module for key, module in sys.modules.items() if key.startswith("provisioner.")]
