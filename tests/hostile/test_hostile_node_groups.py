@@ -1,7 +1,7 @@
 """Node group objects with any value in any field: no object prevents an honest group from being processed.
 
-Each field of each object that the controller reads is replaced by values of wrong types, of absurd sizes and with odd
-characters. The result is parsed and decided on together with an honest group, whose part of the plan must not change.
+Each field of objects that the controller reads is replaced by values of wrong types, of absurd sizes and with odd
+characters. The result is parsed and decided on together with an honest group, whose planned writes must not change.
 """
 
 from __future__ import annotations

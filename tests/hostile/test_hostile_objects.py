@@ -42,7 +42,7 @@ LIMIT_BYTES = 1_500_000
 CALLS = 60_000
 #: Maximum number of calls for each KB of JSON. Quantities of containers need the most: fifty calls for forty bytes.
 CALLS_PER_KB = 1_600
-#: Maximum peak memory of parsing and deciding in bytes for each KB of JSON, in addition to kept memory.
+#: Maximum peak memory of parsing and deciding in bytes for each KB of JSON, in addition to 3 `KEPT_BYTES` for each pod.
 PEAK_BYTES_PER_KB = 6_000
 #: Maximum number of bytes that the records and slices of each hostile pod keep after a decision.
 KEPT_BYTES = 600_000
@@ -312,7 +312,7 @@ def test_many_slices_without_a_possible_choice_take_little_memory() -> None:
 
 
 @pytest.mark.parametrize(("selected", "own"), [(constants.POOL_JOB_KEY, True), ("kubernetes.io/arch", False)])
-def test_pods_that_select_their_own_pool_have_a_bound_on_choices(
+def test_bound_on_pairs_applies_only_to_pods_that_select_their_own_pool(
     selected: str, own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slices with one affinity are checked once, unless the affinity uses a label whose value differs by slice."""
@@ -342,7 +342,7 @@ def test_waiting_slices_of_a_namespace_have_a_bound_on_choices(monkeypatch: pyte
 
 
 def bomb(rng: random.Random, size: int) -> Any:
-    """Return a value of about `size` bytes that is as expensive as possible."""
+    """Return a value that may be expensive to process, often of about `size` bytes."""
     return rng.choice(
         (
             lambda: rng.choice("9x,/@é\u0664\ud800 -") * size,

@@ -60,7 +60,7 @@ def test_assets_that_are_no_folder_raise_an_error(go_home: GoHome) -> None:
 
 
 def test_failed_build_reports_the_reason_and_keeps_built_programs(go_home: GoHome) -> None:
-    """The error has the last lines of Go, except names of packages. The next call builds only the other programs."""
+    """The error has the last lines of Go, except names of packages. The next call builds only the missing programs."""
     go_home.install_go(
         build='case "$output" in *kwok) echo sigs.k8s.io/kwok/pkg; echo half > "$output"; '
         'echo "x.go:1: no such thing"; exit 1;; esac; echo built > "$output"'

@@ -75,7 +75,7 @@ def test_program_whose_port_is_taken_starts_on_another_port(site: Site, taken_po
     component.process.kill()
 
 
-def test_programs_get_none_of_the_users_environment(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_do_not_get_the_users_kubeconfig_and_home_folder(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A KUBECONFIG, or a settings file in the home folder, could select another cluster."""
     monkeypatch.setenv("KUBECONFIG", "/another/cluster")
     environment = site.environment()

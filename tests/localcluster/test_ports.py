@@ -1,4 +1,4 @@
-"""Tests that chosen ports are free, and remain free during the restart of a server."""
+"""Tests that chosen ports differ, and are not ports that the kernel gives to clients."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_go_on_path_is_used_if_it_is_new_enough(go_home: GoHome, version: str) -
         pytest.param(None, id="none at all"),
     ],
 )
-def test_wheel_is_used_if_go_is_missing_or_too_old(go_home: GoHome, version: str | None) -> None:
+def test_wheel_is_used_unless_go_on_path_is_new_enough(go_home: GoHome, version: str | None) -> None:
     """The cache has a wheel of Go from an earlier run, which is used without the user's GOROOT."""
     if version is not None:
         go_home.install_go(version=version)

@@ -26,7 +26,7 @@ from tests.mutation.results import Results, find_again, killed_percent, summary
 from tests.mutation.trying import Project, make_copy, record, try_all
 
 _ROOT = Path(__file__).resolve().parents[2]
-#: Packages of pure code, with the folders of their tests. Code that only reports or sends is not mutated.
+#: Packages of pure code, with the folders and files of their tests. Code that only reports or sends is not mutated.
 _PACKAGES = {
     "provisioner/slices/planning": ("tests/slices",),
     "provisioner/slices/demand": ("tests/slices/demand",),
@@ -119,7 +119,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
         first = make_copy(_PROJECT, Path(scratch, "0"))
         tests = _tests(arguments.state, fingerprint, first)
-        # The other copies are made from the first copy, which already has the compiled modules.
+        # The other copies are made from the first copy, which may already have compiled modules.
         copies = [first, *(Path(shutil.copytree(first, Path(scratch, str(n)))) for n in range(1, arguments.jobs))]
         for number, result in enumerate(try_all(_PROJECT, left, tests, copies), start=1):
             results.add(result)

@@ -37,7 +37,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LOGGER = "_log"
-#: Numbers from this one on are doubled instead of changed by one, because they are usually amounts.
+#: Integers from this one on are doubled instead of changed by one, because they are usually amounts.
 _COUNTED = 10
 
 

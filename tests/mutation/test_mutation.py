@@ -105,7 +105,7 @@ def recorded(toy: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return copy, record(toy, copy)
 
 
-def test_mutations_of_untested_code_survive(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
+def test_mutation_survives_only_if_no_test_detects_it(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
     copy, tests = recorded
     wanted = {"count * 2": (Fate.KILLED, 1), "count < LIMIT": (Fate.SURVIVED, 1), "count + 1": (Fate.SURVIVED, 0)}
     mutations = [mutation for mutation in toy.mutations() if mutation.old in wanted]

@@ -50,7 +50,7 @@ class Project:
     """Packages to mutate, and the tests that should detect mutations."""
 
     root: Path
-    #: Folders of tests by the folder of the package that they test.
+    #: Folders and files of tests by the folder of the package that they test.
     packages: Mapping[str, tuple[str, ...]]
     pytest_options: tuple[str, ...] = ()
     #: pytest options for the run that records the lines of each test, instead of `pytest_options`.

@@ -39,7 +39,7 @@ def test_node_has_the_cpu_and_memory_of_the_formulas(
     assert machine.vcpus * 1000 - many.milli_cpu <= 1000
 
 
-def test_node_of_tpu7x_has_the_measured_memory() -> None:
+def test_node_of_tpu7x_has_the_measured_cpu_and_memory() -> None:
     """A node of tpu7x-standard-4t reported 963568636Ki and 223370m (public run, 2026-08)."""
     machine = find_machine("tpu7x-standard-4t")
     assert machine is not None

@@ -1,4 +1,4 @@
-"""Tests of managed instance groups: rejected inserts, bulk mode, single VMs and reservations."""
+"""Tests of managed instance groups: rejected inserts, and reservations that cannot be used."""
 
 from __future__ import annotations
 

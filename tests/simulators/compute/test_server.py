@@ -75,7 +75,7 @@ def test_own_api_shows_the_state_and_takes_losses_settings_and_faults(compute: C
         pytest.param("fine@x", 200, "", id="one that can be used"),
     ],
 )
-def test_group_with_an_unusable_service_account_is_rejected(
+def test_group_is_rejected_only_with_an_unusable_service_account(
     make_compute: Callable[..., Compute], account: str, code: int, text: str
 ) -> None:
     default = "349152590288-compute@developer.gserviceaccount.com"

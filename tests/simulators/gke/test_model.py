@@ -28,10 +28,10 @@ def status(world: World, pool: str = "slice") -> str:
         pytest.param("google.com/tpu", "NO_SCHEDULE", 4, id="pods with chips tolerate this one"),
     ],
 )
-def test_autoscaler_adds_no_nodes_to_a_pool_with_a_taint_no_pod_tolerates(
+def test_autoscaler_adds_nodes_unless_no_pod_tolerates_the_taint(
     make_world: MakeWorld, clock: FakeClock, key: str, effect: str, nodes: int
 ) -> None:
-    """New nodes would fit no pod, regardless of how long pods wait."""
+    """Otherwise, new nodes would fit no pod, regardless of how long pods wait."""
     world = make_world(create_seconds=1, scale_up_seconds=10)
     body = empty_pool()
     taint = {"key": key, "value": "true", "effect": effect}

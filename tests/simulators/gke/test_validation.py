@@ -1,4 +1,4 @@
-"""Tests of the requests that GKE rejects, with GKE's messages."""
+"""Tests of the pools that the simulated GKE rejects or accepts."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ EXCLUDED = {"exclusionUntilEndOfSupport": {"enabled": True}}
 def test_auto_upgrade_is_required_only_on_a_release_channel(
     channel: str | None, body: dict[str, Any], text: str
 ) -> None:
-    """GKE always upgrades the pools of clusters on a release channel."""
+    """On a release channel, GKE rejects pools without auto-upgrade."""
     settings = SimulatorSettings(release_channel=channel)
     assert SimulatorSettings().release_channel == "REGULAR"
     if text:
@@ -217,7 +217,7 @@ def test_auto_upgrade_is_required_only_on_a_release_channel(
         assert check_pool(pool(**body), ZONAL, settings, {}).topology == "4x4"
 
 
-def test_pool_of_a_regional_cluster_has_three_zones_unless_it_is_a_slice() -> None:
+def test_pool_of_a_regional_cluster_has_three_zones_but_a_slice_needs_one() -> None:
     assert len(check_pool(pool("e2-medium", "", 1), REGIONAL, SimulatorSettings(), POLICIES).zones) == 3
     with pytest.raises(ApiError, match="exactly one zone"):
         check_pool(pool(), REGIONAL, SimulatorSettings(), POLICIES)

@@ -1,4 +1,4 @@
-"""Tests of the simulated V-IPU server: creates, errors, faults and restarts."""
+"""Tests of the model of the simulated V-IPU server: users in secure mode, and IPUs of partitions."""
 
 from __future__ import annotations
 
