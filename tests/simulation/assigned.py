@@ -47,7 +47,7 @@ class Assigned:
         self._cluster, self._checker = simulation.cluster, checker
         #: Time of the last edit of labels by a user, by pool.
         self._edited_at: dict[str, float] = {}
-        #: Time at which a pod that the policy has not reviewed was last bound to each pool. No label keeps it off.
+        #: Time at which a pod that the policy has not reviewed was last bound to each pool; no label keeps it off.
         self._taken_at: dict[str, float] = {}
         #: Time of the last change of labels by a process, by node.
         self._labelled_at: dict[str, float] = {}

@@ -117,7 +117,7 @@ class Hostile:
         self._limits = {NAMESPACE: _MAX_REPLICAS * chips, HOSTILE_NAMESPACE: rng.choice((0, chips))}
         self.limited = self.resource == "chips of a namespace" or (self.resource == "nothing" and rng.random() < 0.5)
         if self.resource == "nothing" and not self.limited:
-            # Idle pools of pods that are never bound would serve honest slices, and hide effects of the other failures.
+            # Idle pools that were created for never-bound pods would serve honest slices, and hide other failures.
             self._kinds = self._kinds - {"never bound"} | {"fails for itself"}
         #: Chips that hostile tenants may hold permanently; the other chips suffice for the largest honest JobSet.
         held = chips + _ONE_HOST.chips if "holds chips" in self._kinds else 0

@@ -35,7 +35,7 @@ _MAX_FAILURES = (3, 100)
 
 
 class Kueue(Team[QueuedRun]):
-    """The queue, its controller, and the users whose JobSets wait in the queue."""
+    """Kueue's controller, and the users whose JobSets it suspends."""
 
     run_type = QueuedRun
     title, presence, creates = "kueue", 1.0, 0.3

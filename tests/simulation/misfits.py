@@ -1,7 +1,8 @@
 """Tenants whose pods fit no host, in some runs with hostile tenants, and the invariant on their pools.
 
 If the provisioner can predict that pods fit no host, it creates no pool for them. Otherwise a workload gets at most 6
-pools in a run, each deleted 120 s after it is ready, or 720 s if the scheduler's message about the pods stays the same.
+pools in a run, each deleted within 120 s of its readiness, or 720 s if the scheduler's message about the pods stays the
+same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """LeaderWorkerSets: their objects, their controllers, and a team that serves with them.
 
 With exclusive placement, the workers of a group are created for the pool of their bound leader; otherwise they are
-created as soon as the leader exists. A pod is created only when an earlier pod of the same name is removed. A lost
+created as soon as the leader exists. A pod is created only after an earlier pod of the same name is removed. A lost
 worker restarts its group: the leader is deleted after the last of its workers. If a leader is deleted for another
 reason, its workers are deleted later, perhaps after the next leader is created. An update replaces groups one by one,
 from the highest; with surge, a group is added first. Restart policies, subgroups and partitions are not simulated.

@@ -1,4 +1,4 @@
-"""Controller with a fake GKE, API server and clock, whose rounds tests start. Caches show changes immediately."""
+"""Controller with a fake GKE, API server and clock, whose rounds tests start. Caches usually have no delay."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class World:
         self.kube.delete((Kind.TPU_NODE_GROUP, "default", name))
 
     def _check_delete(self, resource: Resource) -> None:
-        """Check that a deleted resource has the cluster's mark, and that no pods with chips run on its machines."""
+        """Check that a deleted resource names this cluster, and that no pods with chips run on its machines."""
         mark = names.parse_mark(resource.body.get("description", ""))
         groups = self.kube.all(Kind.TPU_NODE_GROUP)
         adopts = any(group.meta.annotations.get(names.ADOPT) for group in groups)

@@ -180,7 +180,7 @@ class _Placement:
         }
 
     def _waits_for_others(self, pod: Pod) -> bool:
-        """Return whether partitions that will not be removed leave too few IPUs in all allocations of a pod's size."""
+        """Return whether partitions that will not be removed use up each allocation that is large enough for a pod."""
         large, possible = False, False
         for view in self.views:
             if pod.servers is not None and view.server.address not in pod.servers:
@@ -304,7 +304,7 @@ class _Placement:
         ]
 
     def _ends_in(self, entry: Entry, head: Pod) -> float:
-        """Return the seconds until an entry's IPUs are free, infinite if unknown; with a grace if it passes `head`."""
+        """Return the seconds until an entry's IPUs are free, infinite if unknown; longer if a new pod passes `head`."""
         pod = self.pods.get(entry.pod_uid)
         if self._stays(entry):
             return inf
