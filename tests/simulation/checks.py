@@ -498,7 +498,7 @@ class Checker:
         keepers: dict[str, int] = {}
 
         def keep(pool: str, tried: set[int]) -> bool:
-            """Match a pool with a slice that can keep it, if necessary after other matches; return whether one can."""
+            """Match a pool with a slice that can keep it, perhaps by changing other matches; return whether one can."""
             for number, claimed in enumerate(claims):
                 if pool not in claimed or number in tried:
                     continue

@@ -1,7 +1,7 @@
 """Plain Jobs: their objects, their controller, and a team that runs them.
 
 A Job creates as many pods as its parallelism allows at the same time; each ends and is replaced independently. Some
-Jobs replace a pod while it is still terminating, other Jobs only when the pod is deleted. A Job selects nodes labelled
+Jobs replace a pod while it is still terminating, other Jobs only when the pod is removed. A Job selects nodes labelled
 with its name, or leaves placement to the policy.
 """
 

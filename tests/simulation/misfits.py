@@ -33,7 +33,7 @@ _PREDICTED = (
 _UNKNOWN = {"example.com/fuse": "1"}
 #: Maximum time in seconds from the readiness of a pool to its delete, and maximum number of pools of a workload.
 _KEPT_SECONDS, _MAX_POOLS = 120.0, 6
-#: Maximum time if the scheduler's message stays the same: then no object shows that the scheduler tried again.
+#: `_KEPT_SECONDS` if the scheduler's message stays the same: then no object shows that the scheduler tried again.
 _KEPT_WITHOUT_NEWS_SECONDS = 600.0 + 120.0
 
 

@@ -31,7 +31,7 @@ INFEASIBLE = (
 _NOT_ON_FLEX_START = ("tpu-v4-podslice",)
 _MAX_JOBSETS = 7
 _LATECOMERS = 2
-#: Minimum seconds until late JobSets come, one of which is drawn: soon, or in the long back-off of rejected JobSets.
+#: Minimum delays in seconds of late JobSets, one for each run: short, or in the long back-off of rejected JobSets.
 _LATE_SECONDS = (5.0, 280.0)
 
 

@@ -1,7 +1,7 @@
 """Checks the waits of slices after the storm: creates are sent within minutes, and few of their pools are deleted.
 
 The bound on creates does not apply after a create of the slice or of the same capacity has failed. If GKE rejects the
-creates of a slice for a temporary cause, it begins when the cause is corrected.
+creates of a slice for a temporary cause, the bound begins when the cause is corrected.
 """
 
 from __future__ import annotations

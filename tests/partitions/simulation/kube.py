@@ -54,7 +54,7 @@ class Kube:
         self._ledger_version = ""
         self.caches: list[Cache] = []
         self.lag_seconds = 0.05
-        #: Time at which a pod no longer needed its partition, by UID.
+        #: Time from which a pod does not need its partition, by UID.
         self.ended: dict[str, float] = {}
         self.on_open: Callable[[Pod, OpenGate], None] = lambda _pod, _gate: None
         self.on_take_back: Callable[[Pod], None] = lambda _pod: None

@@ -54,9 +54,9 @@ class _Placement:
     pods: dict[str, Pod] = field(init=False)
     #: Time of the plan by the clock of its process, as a timestamp.
     now: float = field(init=False)
-    #: Servers that can be read.
+    #: Servers with a usable reading.
     views: list[ServerView] = field(init=False)
-    #: Ids of the entries that this plan records.
+    #: Ids of the entries that this plan adds or changes.
     new: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ def status(world: World, pool: str = "slice") -> str:
 def test_autoscaler_adds_nodes_unless_no_pod_tolerates_the_taint(
     make_world: MakeWorld, clock: FakeClock, key: str, effect: str, nodes: int
 ) -> None:
-    """Otherwise, new nodes would fit no pod, regardless of how long pods wait."""
+    """If no pod tolerates the taint, new nodes would fit no pod, regardless of how long pods wait."""
     world = make_world(create_seconds=1, scale_up_seconds=10)
     body = empty_pool()
     taint = {"key": key, "value": "true", "effect": effect}
