@@ -1,16 +1,13 @@
 """Lines for the terminal about IPUs: capacity, partitions, and why pods wait or are rejected."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import NamedTuple
 
 from provisioner.cli.output import aligned, aligned_with_words, plain, wrapped
+from provisioner.partitions.board import Document
+from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, WaitingLine
 from provisioner.slices.view.explain import for_how_long, moment
-
-if TYPE_CHECKING:
-    from provisioner.partitions.board import Document
-    from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, WaitingLine
 
 _UNKNOWN = "?"
 _MAX_EXPLAINED = 20
@@ -28,6 +25,26 @@ _MEANINGS = {
 }
 
 
+class _Found(NamedTuple):
+    waiting: list[WaitingLine]
+    rejected: list[RejectedLine]
+    held: list[PartitionLine]
+
+
+def _find(document: Document, namespace: str, name: str | None = None) -> _Found:
+    """Return the entries about pods of a namespace, all if empty; with `name`, only those of this pod or partition."""
+
+    def is_wanted(entry_namespace: str, *names: str) -> bool:
+        return namespace in ("", entry_namespace) and (name is None or name in names)
+
+    owners = ((partition, *partition.pod.partition("/")) for partition in document.partitions)
+    return _Found(
+        waiting=[line for line in document.waiting if is_wanted(line.namespace, line.pod)],
+        rejected=[line for line in document.rejected if is_wanted(line.namespace, line.pod)],
+        held=[partition for partition, owner, _, pod in owners if is_wanted(owner, partition.id, pod)],
+    )
+
+
 def page(document: Document, namespace: str = "", *, width: int | None = None) -> Iterator[str]:
     """Yield a document as lines, for all namespaces if `namespace` is empty. `width` None does not wrap lines."""
     yield from _attention(document)
@@ -37,12 +54,10 @@ def page(document: Document, namespace: str = "", *, width: int | None = None) -
     yield from wrapped(_summary(document), width)
     if document.supply:
         yield from aligned([*_supply(document)], right=(2, 3, 4, 5), width=width)
-    waiting = [line for line in document.waiting if namespace in ("", line.namespace)]
-    held = [partition for partition in document.partitions if namespace in ("", partition.pod.partition("/")[0])]
-    rejected = [line for line in document.rejected if namespace in ("", line.namespace)]
-    if waiting or rejected or held:
+    found = _find(document, namespace)
+    if any(found):
         yield ""
-        yield from aligned_with_words([*_rows(document, waiting, rejected, held)], width=width)
+        yield from aligned_with_words([*_rows(found, document.served_at)], width=width)
     yield from left_out(document)
 
 
@@ -63,32 +78,18 @@ def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
     kind, _, id_ = name.rpartition("/")
     if kind not in ("", "pod", "pods", "partition"):
         return
-    waiting = [
-        waiting_line
-        for waiting_line in document.waiting
-        if waiting_line.pod == id_ and namespace in ("", waiting_line.namespace)
-    ]
-    held = [
-        partition
-        for partition in document.partitions
-        if id_ in (partition.id, partition.pod.partition("/")[2]) and namespace in ("", partition.pod.partition("/")[0])
-    ]
-    rejected = [
-        rejected_line
-        for rejected_line in document.rejected
-        if rejected_line.pod == id_ and namespace in ("", rejected_line.namespace)
-    ]
-    if waiting or rejected or held:
+    found = _find(document, namespace, id_)
+    if any(found):
         yield from _attention(document)
-    for refusal in rejected[:_MAX_EXPLAINED]:
+    for refusal in found.rejected[:_MAX_EXPLAINED]:
         yield plain(f"pod {refusal.namespace}/{refusal.pod} gets no IPUs as it is: {refusal.why}")
-    for line in waiting[:_MAX_EXPLAINED]:
+    for line in found.waiting[:_MAX_EXPLAINED]:
         waited = for_how_long(line.since, document.served_at)
         yield plain(
             f"pod {line.namespace}/{line.pod} has waited for {line.ipus} IPUs for {waited}, "
             f"at place {line.place} of {_waiting(document)}: {line.why}"
         )
-    for partition_line in held[:_MAX_EXPLAINED]:
+    for partition_line in found.held[:_MAX_EXPLAINED]:
         age = for_how_long(partition_line.since, document.served_at)
         owner = f"of pod {partition_line.pod}" if partition_line.pod else "of no pod"
         meaning = _MEANINGS.get(partition_line.phase, partition_line.phase)
@@ -127,17 +128,14 @@ def _supply(document: Document) -> Iterator[Sequence[str]]:
         yield (supply.server, supply.allocation or "-", total, str(supply.ours), str(supply.others), free)
 
 
-def _rows(
-    document: Document, waiting: Sequence[WaitingLine], rejected: Sequence[RejectedLine], held: Sequence[PartitionLine]
-) -> Iterator[tuple[str, ...]]:
-    now = document.served_at
+def _rows(found: _Found, now: datetime) -> Iterator[tuple[str, ...]]:
     yield ("NAMESPACE", "POD", "IPUS", "STATE", "FOR", "PARTITION", "V-IPU SERVER", "WHY")
-    for line in waiting:
+    for line in found.waiting:
         since = for_how_long(line.since, now)
         yield (line.namespace, line.pod, str(line.ipus), "waiting", since, "-", "-", line.why)
-    for refusal in rejected:
+    for refusal in found.rejected:
         yield (refusal.namespace, refusal.pod, "-", "rejected", "-", "-", "-", refusal.why)
-    for partition in held:
+    for partition in found.held:
         namespace, _, pod = partition.pod.partition("/")
         since = for_how_long(partition.since, now)
         yield (
