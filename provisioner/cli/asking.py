@@ -16,7 +16,7 @@ from provisioner import constants
 from provisioner.cli.frame import NotInstalledError, NotPermittedError, Remote, RemoteError, UnreachableError
 from provisioner.cli.output import plain
 from provisioner.kube.api import connect
-from provisioner.kube.errors import ClusterError, Forbidden, KubeconfigError, NotFound, Unavailable
+from provisioner.kube.errors import ClusterError, Forbidden, NotFound, Unavailable
 from provisioner.kube.lease import holder_of, pod_of
 from provisioner.kube.protocol import Api, Request, collection_path, object_path
 from provisioner.partitions import board as partitions_board
@@ -137,13 +137,10 @@ def _converted(raw: Any, kind: type[_T], title: str) -> _T:
 def _ask(remote: Remote, path: str) -> Any:
     if remote.server:
         return _by_address(remote, path)
-    pod = ""
+    api, pod = connect(remote.kubeconfig), ""
     try:
-        api = connect(remote.kubeconfig)
         pod = _holder(remote, api, constants.LEASE_NAME) or _any_pod(remote, api)
         return _by_proxy(remote, api, pod, path)
-    except KubeconfigError:
-        raise
     except ClusterError as error:
         raise _no_answer(remote, error, pod, "the controller") from error
 
@@ -152,13 +149,10 @@ def _ask_partitions(remote: Remote) -> Any:
     path = partitions_board.PATH
     if remote.server:
         return _by_address(remote, path, absent_ok=True)
-    pod = ""
+    api, pod = connect(remote.kubeconfig), ""
     try:
-        api = connect(remote.kubeconfig)
         pod = _holder(remote, api, names.LEASE_NAME)
         return _by_proxy(remote, api, pod, path) if pod else None
-    except KubeconfigError:
-        raise
     except NotFound:
         # The pod that is named in the Lease has probably been deleted.
         return None
