@@ -3,6 +3,7 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -69,7 +70,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
         if index < max_index and entry.name == name_of_group(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, entry.name)
     if unnamed:
-        by_key = _find_groups(workload, frozenset(unnamed))
+        by_key = _find_groups(workload, set(unnamed))
         yield from (by_key[key] for key in unnamed if key in by_key)
 
 
@@ -88,7 +89,7 @@ def slices_by_key(workloads: Iterable[Workload], keys: Iterable[_FullKey]) -> di
     for size, workload in sorted(sizes, key=lambda item: (not item[1].lives, item[0])):
         kind, namespace = workload.kind, workload.namespace
         if (wanted := missing[kind, namespace]) and untried[namespace]:
-            for key in _find_groups(workload, frozenset(wanted), untried[namespace]):
+            for key in _find_groups(workload, wanted, untried[namespace]):
                 slices[kind, namespace, key] = SliceId(workload.uid, key)
                 wanted.remove(key)
             untried[namespace] = max(0, untried[namespace] - size)
@@ -96,11 +97,23 @@ def slices_by_key(workloads: Iterable[Workload], keys: Iterable[_FullKey]) -> di
 
 
 def _find_groups(
-    workload: Workload, keys: frozenset[GroupKey], max_names: int = bounds.CHILD_JOBS
-) -> Mapping[GroupKey, ListedGroup]:
+    workload: Workload, keys: AbstractSet[GroupKey], max_names: int = bounds.CHILD_JOBS
+) -> dict[GroupKey, ListedGroup]:
+    """Return the groups with one of the `keys`, which are hashes of names: names are hashed until all are found."""
     with_chips_first = sorted(enumerate(workload.groups), key=lambda item: item[1].template.chips == 0)
-    entries = tuple((place, group.name, group.replicas, group.numbered) for place, group in with_chips_first)
-    return _groups_by_key(workload.namespace, workload.name, entries, keys, max_names)
+    names = (
+        (place, index, name_of_group(workload.name, group.name, index, numbered=group.numbered))
+        for place, group in with_chips_first
+        for index in range(group.replicas)
+    )
+    groups: dict[GroupKey, ListedGroup] = {}
+    for place, index, name in itertools.islice(names, max_names):
+        key = group_key(workload.namespace, name)
+        if key in keys:
+            groups[key] = ListedGroup(place, index, key, name)
+            if len(groups) == len(keys):
+                break
+    return groups
 
 
 @lru_cache(maxsize=16384)
@@ -110,30 +123,6 @@ def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None
         return "", 0
     name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
     return name, fields.index(digits)
-
-
-# A key is a hash of a name, so names are hashed one by one until all keys are found. Only found groups are cached.
-@lru_cache(maxsize=128)
-def _groups_by_key(
-    namespace: str,
-    workload_name: str,
-    entries: tuple[tuple[int, str, int, bool], ...],
-    keys: frozenset[GroupKey],
-    max_names: int,
-) -> Mapping[GroupKey, ListedGroup]:
-    names = (
-        (place, index, name_of_group(workload_name, name, index, numbered=numbered))
-        for place, name, replicas, numbered in entries
-        for index in range(replicas)
-    )
-    groups: dict[GroupKey, ListedGroup] = {}
-    for place, index, name in itertools.islice(names, max_names):
-        key = group_key(namespace, name)
-        if key in keys:
-            groups[key] = ListedGroup(place, index, key, name)
-            if len(groups) == len(keys):
-                break
-    return groups
 
 
 def representatives(workload: Workload, keys: Collection[GroupKey]) -> Iterator[ListedGroup]:
