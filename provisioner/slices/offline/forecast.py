@@ -72,7 +72,7 @@ class PlannedPool(NamedTuple):
     @property
     def shown_name(self) -> str:
         """Name of the pool, with `*` instead of the digits that depend on an unknown UID."""
-        return self.request.name if self.named else shown_name(self.request.name)
+        return self.request.name if self.named else f"{self.request.name[:-_HASH_DIGITS]}*"
 
 
 class Forecast(NamedTuple):
@@ -161,11 +161,6 @@ def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
     if key != SHARED and (settings.all_or_nothing if together is None else together):
         demand = replace(demand, node_selector={**demand.node_selector, **labels_of(key, pod.namespace)})
     return replace(pod, requirements=demand)
-
-
-def shown_name(name: str) -> str:
-    """Return the name of a pool with `*` instead of its last digits, which depend on an unknown UID."""
-    return f"{name[:-_HASH_DIGITS]}*"
 
 
 def _pools(reading: Reading, plan: Plan, rules: PoolRules, *, with_options: bool) -> Iterator[PlannedPool]:
