@@ -104,25 +104,6 @@ def _chips(slices: Iterable[SliceView], pools: Iterable[PoolView]) -> dict[str, 
     return chips
 
 
-def _capacity_view(
-    snapshot: Snapshot,
-    plan: Plan,
-    chips: dict[str, int],
-    slices: Mapping[SliceId, Slice],
-    settings: Settings,
-    now: datetime,
-) -> CapacityView:
-    return CapacityView(
-        chips=chips,
-        limits=plan.limits,
-        backoffs=tuple(sorted(_backoffs(plan, slices, now), key=lambda backoff: (backoff.until, backoff.capacity))),
-        operations=len(operations_under_way(snapshot.pools, plan.memory)),
-        operations_limit=plan.memory.operations.limit,
-        creation_paused=settings.pause_creation or snapshot.paused_since is not None,
-        currency=settings.prices.currency,
-    )
-
-
 def _backoffs(plan: Plan, slices: Mapping[SliceId, Slice], now: datetime) -> Iterable[BackoffView]:
     names = {slice_id: slice_.shown_id for slice_id, slice_ in slices.items()}
     for key, wait in (*plan.memory.backoffs.items(), *plan.decided.refusals.items()):
@@ -191,7 +172,15 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     return View(
         at=now,
         alerts=tuple(AlertView(kind=alert.kind, message=_shortened(alert.message)) for alert in plan.alerts),
-        capacity=_capacity_view(snapshot, plan, _chips(slice_views, pools), slices, settings, now),
+        capacity=CapacityView(
+            chips=_chips(slice_views, pools),
+            limits=plan.limits,
+            backoffs=tuple(sorted(_backoffs(plan, slices, now), key=lambda backoff: (backoff.until, backoff.capacity))),
+            operations=len(operations_under_way(snapshot.pools, plan.memory)),
+            operations_limit=plan.memory.operations.limit,
+            creation_paused=settings.pause_creation or snapshot.paused_since is not None,
+            currency=settings.prices.currency,
+        ),
         workloads=tuple(sorted(workloads, key=lambda workload: (workload.namespace, workload.name, workload.kind))),
         slices=tuple(sorted(slice_views, key=lambda view: view.id)),
         pools=tuple(sorted(pools, key=lambda pool: pool.name)),
