@@ -26,7 +26,7 @@ from provisioner.slices.demand import slices as demand_slices
 from provisioner.slices.gate import Gate
 from provisioner.slices.messages import statuses
 from provisioner.slices.messages.notices import EventReason
-from provisioner.slices.planning import assignment, scale_in, seats, stuck
+from provisioner.slices.planning import assignment, pipeline, scale_in, seats, stuck
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning import round as rounds
 from provisioner.slices.planning.contention import limits, operations, usage
@@ -578,7 +578,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(name="requests-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(REQUEST), search_from=13),
     Bug(name="requests-are-served-in-part", at=(statuses, "_is_free"), mutate=always(True), search_from=13),
-    Bug(name="buffers-are-filled-twice", at=(matching, "match"), mutate=_never_full, search_from=74),
+    Bug(name="buffers-are-filled-twice", at=(pipeline, "_match"), mutate=_never_full, search_from=74),
     Bug(name="buffers-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(BUFFER), search_from=103),
     Bug(name="buffers-come-first", at=(room, "_longest_idle"), mutate=_warm_at_any_price, search_from=505),
     Bug(name="pods-do-not-keep-labels", at=(assignment, "assignments"), mutate=_whoever_is_there),

@@ -57,7 +57,7 @@ _SPARE_HOSTS_AFTER = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """Result of `match`: slices that hold pools, slices that only count on pools, and slices without a pool."""
+    """Result of `Matcher.run`: slices that hold pools, slices that only count on pools, and slices without a pool."""
 
     #: Slices whose pods use each pool; None represents pods of an unknown slice.
     holders: Mapping[PoolName, frozenset[SliceId | None]]
@@ -84,28 +84,19 @@ class Matching:
         return replace(self, claimed={name: slice_id for name, slice_id in self.claimed.items() if name not in taken})
 
 
-def match(
-    ctx: Round,
-    budget: Budget,
-    line: Sequence[Unit],
-    waiting_for_turn: Collection[WorkloadUid],
-    refuse: Refuse,
-) -> Matching:
-    """Match slices with pools. Several slices count on one pool only if they share pools (`Slice.share`).
-
-    `line` has the slices that want a pool. Claimed pools are counted in `budget`; a slice takes a free pool only if
-    the limits allow it. Workloads in `waiting_for_turn` take no pool. `refuse` is called, in the order of the queue,
-    for slices of other workloads that want a pool and get none.
-    """
-    return Matcher(ctx, budget, line, waiting_for_turn).run(refuse)
-
-
 class Matcher:
-    """Makes the claims of one decision. `why_not` evaluates the same conditions, so that explanations are correct."""
+    """Makes the claims of one decision. `why_not` evaluates the same conditions, so that explanations are correct.
+
+    Several slices count on one pool only if they share pools (`Slice.share`).
+    """
 
     def __init__(
         self, ctx: Round, budget: Budget, line: Sequence[Unit], waiting_for_turn: Collection[WorkloadUid]
     ) -> None:
+        """Prepare the claims of the slices in `line`, which want a pool. Workloads in `waiting_for_turn` take no pool.
+
+        The claims are counted in `budget`; a slice takes a free pool only if the limits allow it.
+        """
         self._ctx, self._budget, self._waiting_for_turn = ctx, budget, waiting_for_turn
         self._units = {unit.id: unit for unit in line}
         self._usable = {name: pool for name, pool in ctx.owned.items() if pool.usable}
@@ -138,7 +129,10 @@ class Matcher:
         return Seats(self._ctx, self._occupants, self._claimed)
 
     def run(self, refuse: Refuse) -> Matching:
-        """Make the claims; `refuse` is the argument of `match`."""
+        """Make the claims. Call `refuse`, in the order of the queue, for each slice that wants a pool and gets none.
+
+        Slices of workloads that wait for their turn are left out.
+        """
         waiting, claims = self._waiting, self._claims
         # Slices of buffers are matched after all other unsuspended slices, which may take pools of buffers.
         for_buffers = [slice_ for slice_ in waiting if slice_.from_buffer]

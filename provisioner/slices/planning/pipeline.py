@@ -33,7 +33,7 @@ from provisioner.slices.planning.create.options import keep_from_lower
 from provisioner.slices.planning.delete import failing
 from provisioner.slices.planning.delete.room import make_room
 from provisioner.slices.planning.delete.unneeded import Unneeded, find_unneeded
-from provisioner.slices.planning.match import Matching, match
+from provisioner.slices.planning.match import Matcher, Matching
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import LookUp, Memory
 from provisioner.slices.planning.plan import DeleteWait, Notice, Plan
@@ -105,7 +105,7 @@ def _match(ctx: Round, line: Sequence[Unit], budget: Budget, turns: GangTurns) -
             withheld.update(missing.id for missing in slices)
             keep_from_lower(ctx, budget, units, slices)
 
-    return match(ctx, budget, line, turns.waiting.keys() | turns.unsatisfiable, refuse)
+    return Matcher(ctx, budget, line, turns.waiting.keys() | turns.unsatisfiable).run(refuse)
 
 
 def _start_deletes(unneeded: Unneeded, evicted: Collection[PoolName], limit: int) -> Unneeded:

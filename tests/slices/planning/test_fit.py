@@ -18,7 +18,7 @@ from provisioner.model.workloads import Expression, Requirements, Toleration, Vo
 from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import CREATES, in_line, unit_of
-from provisioner.slices.planning.match import match
+from provisioner.slices.planning.match import Matcher
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -244,7 +244,7 @@ def test_matching_evaluates_the_affinity_of_a_pod_once_for_all_idle_pools(idle_p
     ctx = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
     _Term.looks = 0
     line = in_line(CREATES, [unit_of(slice_, world.now) for slice_ in ctx.slices.values() if slice_.pending], {})
-    matching = match(ctx, Budget.of(ctx), line, (), lambda *_: None)
+    matching = Matcher(ctx, Budget.of(ctx), line, ()).run(lambda *_: None)
     assert (len(ctx.owned), len(matching.unserved), matching.claimed) == (idle_pools, 6, {})
     assert _Term.looks == 6
 

@@ -17,7 +17,7 @@ from provisioner.model.workloads import Toleration, Workload, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.messages.states import WHY_UNUSED
-from provisioner.slices.planning import match as matching
+from provisioner.slices.planning import pipeline
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import CREATES, in_line, unit_of
 from provisioner.slices.planning.match import Matcher, Matching
@@ -237,7 +237,7 @@ def test_every_refusal_of_an_idle_pool_has_a_text() -> None:
 def test_pools_of_a_request_are_handed_over_only_without_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     world = served(4, 2)
     jobset = world.consume("req", 3)
-    monkeypatch.setattr(matching, "Matcher", CheckedMatcher)
+    monkeypatch.setattr(pipeline, "Matcher", CheckedMatcher)
     world.run(2)
     ctx, matcher, found = match(world)
     ids = [id_of(jobset, job) for job in range(3)]
