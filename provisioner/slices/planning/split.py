@@ -6,7 +6,7 @@ nodes that fit. Slices of one host cannot be split.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from provisioner.model.capacity import PoolName
@@ -18,34 +18,27 @@ from provisioner.slices.planning.round import Round
 class Splits(NamedTuple):
     """Slices that do not have one node pool to themselves."""
 
-    #: Node pools of each slice of several hosts whose pods are on more than one node pool.
-    slices: Mapping[SliceId, frozenset[PoolName]]
-    #: Slices on each node pool with pods of several slices, at least one of which has several hosts.
-    pools: Mapping[PoolName, frozenset[SliceId]]
+    #: Slices of several hosts whose pods are on more than one node pool.
+    slices: AbstractSet[SliceId]
+    #: Node pools with pods of several slices, at least one of which has several hosts.
+    pools: AbstractSet[PoolName]
     #: Slices of several hosts that are in `slices` or in `pools`.
-    affected: frozenset[SliceId]
-    affected_pools: frozenset[PoolName]
+    affected: AbstractSet[SliceId]
+    affected_pools: AbstractSet[PoolName]
 
 
 def find_splits(ctx: Round, matching: Matching) -> Splits:
     """Find split slices that are served. Pods that are being deleted do not count: new pods may be bound elsewhere."""
+    held = matching.held
     users: dict[PoolName, set[SliceId]] = defaultdict(set)
-    split: dict[SliceId, frozenset[PoolName]] = {}
     multi_host: set[SliceId] = set()
-    for slice_id, held in matching.held.items():
-        slice_ = ctx.slices.get(slice_id)
-        if slice_ is None:
-            continue
-        for name in held:
+    for slice_id in held.keys() & ctx.slices.keys():
+        slice_ = ctx.slices[slice_id]
+        for name in held[slice_id]:
             users[name].add(slice_id)
         if slice_.served and slice_.shape is not None and slice_.shape.multi_host:
             multi_host.add(slice_id)
-            if len(held) > 1:
-                split[slice_id] = held
-    shared = {
-        name: frozenset(slices)
-        for name, slices in users.items()
-        if len(slices) > 1 and not multi_host.isdisjoint(slices)
-    }
-    affected = frozenset(split).union(*shared.values()) & multi_host
-    return Splits(split, shared, affected, affected_pools=frozenset(shared).union(*split.values()))
+    split = {slice_id for slice_id in multi_host if len(held[slice_id]) > 1}
+    shared = {name for name, slices in users.items() if len(slices) > 1 and not multi_host.isdisjoint(slices)}
+    affected = split.union(*(users[name] for name in shared)) & multi_host
+    return Splits(split, shared, affected, affected_pools=shared.union(*(held[slice_id] for slice_id in split)))
