@@ -152,11 +152,6 @@ class Budget:
             chips = {workload.namespace: pool.chips}
             self._charge(pool.name, Charge(chips, charge.accelerator, workload.full_name, workload.uid))
 
-    def scopes_of(self, pool: OwnedPool) -> dict[LimitScope, int]:
-        """Return the amount that each scope counts for a pool: a number of chips, or 1 if the scope counts pools."""
-        charge = self.charges.get(pool.name)
-        return dict(charge.amounts()) if charge is not None else {}
-
     def users(self) -> Mapping[LimitScope, Counter[str]]:
         """Return the number of chips or pools of each workload, by scope."""
         by_workload: dict[LimitScope, Counter[str]] = defaultdict(Counter)

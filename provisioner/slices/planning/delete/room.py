@@ -19,12 +19,12 @@ def make_room(
     if not idle:
         return frozenset()
     free = Counter(budget.going)
-    scopes = {pool.name: budget.scopes_of(pool) for pool in idle}
+    scopes = {pool.name: dict(budget.charges[pool.name].amounts()) for pool in idle if pool.name in budget.charges}
     idle_in: dict[LimitScope, deque[PoolName]] = defaultdict(deque)
     idle_amount: Counter[LimitScope] = Counter()
-    for pool in idle:
-        for scope, amount in scopes[pool.name].items():
-            idle_in[scope].append(pool.name)
+    for name, amounts in scopes.items():
+        for scope, amount in amounts.items():
+            idle_in[scope].append(name)
             idle_amount[scope] += amount
     chosen: set[PoolName] = set()
     for slices in refused:
