@@ -49,7 +49,7 @@ def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -
     """Each wait is shortened by up to a fifth, so the test allows 80 to 100 % of the expected time."""
 
     def failed(backoffs: Mapping[Any, Backoff], now: datetime) -> Mapping[Any, Backoff]:
-        if backoff.concerns_capacity(failure(kind)):
+        if kind in backoff.OF_CAPACITY:
             return backoff.create_failed(backoffs, failure(kind), KEY, now)
         return backoff.slice_failed(backoffs, failure(kind), SLICE, now)
 
@@ -71,7 +71,7 @@ def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -
     "kind", [FailureKind.INVALID, FailureKind.ALREADY_EXISTS, FailureKind.UNKNOWN_OUTCOME], ids=lambda kind: kind.value
 )
 def test_rejected_existing_or_unknown_create_causes_no_slice_back_off(kind: FailureKind) -> None:
-    assert not backoff.concerns_capacity(failure(kind))
+    assert kind not in backoff.OF_CAPACITY
     assert backoff.slice_failed({}, failure(kind), SLICE, NOW) == {}
 
 

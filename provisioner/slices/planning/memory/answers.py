@@ -126,7 +126,7 @@ def _failed_create(memory: Memory, call: CreateCall, failure: Failure, at: datet
     if failure.kind is FailureKind.INVALID:
         return _operation_failed(memory, call, failure, at)
     memory, capacity = _counted(memory, call, failure, at), capacity_key(call.request)
-    if backoff.concerns_capacity(failure):
+    if failure.kind in backoff.OF_CAPACITY:
         return replace(memory, backoffs=backoff.create_failed(memory.backoffs, failure, capacity, at))
     reserved = capacity if call.request.reservation else None
     backoffs = backoff.slice_failed(memory.backoffs, failure, call.slice_id, at, reserved=reserved)

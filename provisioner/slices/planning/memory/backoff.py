@@ -50,7 +50,8 @@ DELAYS: Mapping[FailureKind, Delay] = {
 }
 #: Wait after a pool failed, unless `pool_failed` uses another one.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
-_OF_CAPACITY = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
+#: Failures that delay all creates of the capacity, and not only those of one slice or request.
+OF_CAPACITY = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
 #: Number of times that the bound on concurrent creates after a stockout or quota failure doubles, before it is dropped.
 _DOUBLINGS = 6
 #: Wait before the retry of an invalid request: an administrator may correct the cause.
@@ -68,11 +69,6 @@ def longest_wait_seconds(failure: Failure) -> float:
 def wait_seconds(delay: Delay, failures: int, key: str) -> float:
     """Return the wait in seconds after a number of consecutive failures, shortened by up to 20 % depending on `key`."""
     return waits.doubled_seconds(delay.first_seconds, delay.cap_seconds, failures, key)
-
-
-def concerns_capacity(failure: Failure) -> bool:
-    """Whether a failure delays all creates of the capacity, and not only those of one slice or request."""
-    return failure.kind in _OF_CAPACITY
 
 
 def create_failed(backoffs: Backoffs, failure: Failure, capacity: CapacityKey, now: datetime) -> Backoffs:
@@ -116,7 +112,7 @@ def pool_failed(
     """
     if failure.kind is FailureKind.INVALID and owner is not None:
         return _with_failure(backoffs, digest, REFUSAL_DELAY, failure, now, owner)
-    if concerns_capacity(failure):
+    if failure.kind in OF_CAPACITY:
         # Earlier failures of this request probably had this reason too, so their back-off is dropped.
         return create_failed(forget(backoffs, digest), failure, capacity, now)
     return _with_failure(backoffs, digest or capacity, FAILED_POOL_DELAY, failure, now)
@@ -133,7 +129,7 @@ def _with_failure(
 
 def _extended(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
     # A stockout or quota failure after another kind of failure begins a new period, with its own `since`.
-    lasts = before is not None and (before.failure.kind is failure.kind or failure.kind not in _OF_CAPACITY)
+    lasts = before is not None and (before.failure.kind is failure.kind or failure.kind not in OF_CAPACITY)
     since = before.since if before is not None and lasts else now
     if before is not None and before.until > now:
         # A create that fails during a wait was usually sent before, so the wait is not doubled.
@@ -172,7 +168,7 @@ def probing(backoffs: Backoffs, capacity: BackoffKey) -> Backoff | None:
     Even after its end, the back-off limits creates until enough pools have come up (`came_up`), or for an hour.
     """
     last = backoffs.get(capacity)
-    return last if last is not None and last.failure.kind in _OF_CAPACITY else None
+    return last if last is not None and last.failure.kind in OF_CAPACITY else None
 
 
 def max_in_flight(last: Backoff) -> int:
@@ -193,7 +189,7 @@ def freed(backoffs: Backoffs, places: Collection[tuple[str, str]], now: datetime
     due: dict[BackoffKey, Backoff] = {
         key: replace(last, until=now)
         for key, last in backoffs.items()
-        if last.until > now and last.failure.kind in _OF_CAPACITY and isinstance(key, CapacityKey) and key[:2] in places
+        if last.until > now and last.failure.kind in OF_CAPACITY and isinstance(key, CapacityKey) and key[:2] in places
     }
     return {**backoffs, **due} if due else backoffs
 
