@@ -73,14 +73,9 @@ class Finding(NamedTuple):
         """The line of the field; 0 if the object was not read from a file."""
         return self.document.line_of(self.path)
 
-    @property
-    def field(self) -> str:
-        """The path as Kubernetes writes it, such as "spec.replicatedJobs[0].replicas"; empty for the whole object."""
-        return dotted(self.path)
-
     def __str__(self) -> str:
         times = f" ({self.slices} slices)" if self.slices > 1 else ""
-        place = f"{self.document.source}:{self.line}" if self.line else self.field
+        place = f"{self.document.source}:{self.line}" if self.line else dotted(self.path)
         return ": ".join(filter(None, (place, self.subject, self.reason, f"{self.message}{times}")))
 
 

@@ -21,7 +21,7 @@ from provisioner.model.capacity import CapacityKind, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission import judge
-from provisioner.slices.offline.documents import Document, mappings_in
+from provisioner.slices.offline.documents import Document, dotted, mappings_in
 from provisioner.slices.offline.forecast import forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.controllers import pods_of
@@ -298,7 +298,8 @@ def _told(rng: random.Random) -> Iterator[str]:
     found = forecast([Document(raw, "file") for raw in raws], own, GKE_RULES)
     # `pool.document` is left out, because its text contains a memory address.
     yield from (f"{pool.request} {pool.slice_} {pool.options} {pool.shown_name}" for pool in found.pools)
-    yield from (f"{remark.severity.name} {remark.field} {remark} {remark.impossible}" for remark in found.remarks)
+    for remark in found.remarks:
+        yield f"{remark.severity.name} {dotted(remark.path)} {remark} {remark.impossible}"
     yield from (f"{kind} {number}" for kind, number, _ in found.ignored)
     for raw, own_pods in zip(raws, pods, strict=True):
         yield from (f"{finding.severity.name} {finding}" for finding in judge(raw, own, GKE_RULES))

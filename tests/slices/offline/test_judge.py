@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from provisioner import constants
 from provisioner.settings import Settings
 from provisioner.slices.admission import judge
-from provisioner.slices.offline.documents import Document, Finding, Severity
+from provisioner.slices.offline.documents import Document, Finding, Severity, dotted
 from provisioner.slices.offline.forecast import forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.any_json import ANY_JSON, spoilt
@@ -210,7 +210,7 @@ def test_any_json_gets_the_findings_of_the_plan(data: st.DataObject) -> None:
     found = judged(raw := spoilt(data, data.draw(st.sampled_from(WHOLE) | ANY_JSON)))
     for finding in found:
         assert finding.message
-        assert isinstance(finding.field, str)
+        assert isinstance(dotted(finding.path), str)
         assert str(finding)
     planned = forecast([Document(raw)], SERVING, GKE_RULES)
     said = {(remark.severity, remark.path, remark.message) for remark in planned.remarks}
