@@ -4,7 +4,7 @@ import os
 import re
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,14 +55,9 @@ def read_plan_settings(name: str | None, live: Remote | None, documents: Iterabl
         variables = settings_of(live)
     else:
         variables, warnings = dict(os.environ), settings.warnings_about_environment(os.environ)
-    effective = _settings_of(variables, documents)
-    return effective._replace(remarks=(*warnings, *effective.remarks))
-
-
-def _settings_of(variables: Mapping[str, str], documents: Iterable[Document]) -> PlanSettings:
     missing = assumed(variables, documents)
     effective = settings.read_settings(variables, inferred=missing)
-    remarks = []
+    remarks = [*warnings]
     if missing:
         are = "are" if len(missing) > 1 else "is"
         remarks.append(f"{_listed(missing.keys())} {are} not set; this plan uses {_listed(missing.values())}.")
