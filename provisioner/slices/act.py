@@ -22,7 +22,6 @@ from provisioner.kube.protocol import Api, object_path
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.waits import doubled_seconds
 from provisioner.model.wording import first_of
-from provisioner.model.workloads import WorkloadName
 from provisioner.slices.gate import Gate, SettlingError, WorkloadNeedsPoolError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import LookUp
@@ -89,21 +88,15 @@ class Actor(CallingActor[Answer]):
             *((node, functools.partial(live.uncordon, self.api, node)) for node in plan.uncordons),
             *((node, functools.partial(live.release, self.api, node)) for node in plan.releases),
         ]
-        writes = [
-            (
-                WorkloadName(status.kind, status.namespace, status.name).text,
-                functools.partial(self._write_status, status),
-            )
-            for status in plan.statuses
-        ]
+        writes = [(write.workload.text, functools.partial(self._write_status, write)) for write in plan.statuses]
         for unwanted in self._rejected.copy().keys() - {target for target, _ in (*changes, *writes)}:
             self._rejected.pop(unwanted, None)
         for target, change in changes:
             self._submit_change(target, change)
         # Later rounds write the statuses beyond _MAX_WRITES: a successful write causes an event, which starts a round.
         free = _MAX_WRITES - len(self._changing & {target for target, _ in writes})
-        for target, write in writes:
-            free -= free > 0 and self._submit_change(target, write)
+        for target, change in writes:
+            free -= free > 0 and self._submit_change(target, change)
 
     def _submit_change(self, target: str, change: Callable[[], object]) -> bool:
         rejection = self._rejected.get(target)
@@ -220,8 +213,8 @@ class Actor(CallingActor[Answer]):
 
     def _write_status(self, write: StatusWrite) -> None:
         """Write a status, unless the object has changed since the decision: a later round then decides again."""
-        kind = KINDS[write.kind]
-        path = object_path(kind.resource, write.name, namespace=write.namespace, root=kind.root)
+        named, kind = write.workload, KINDS[write.workload.kind]
+        path = object_path(kind.resource, named.name, namespace=named.namespace, root=kind.root)
         body = {"metadata": {"resourceVersion": write.resource_version}, "status": dict(write.status)}
         with contextlib.suppress(Conflict, NotFound):
             self.api.patch(f"{path}/status", body, timeouts=WRITE_TIMEOUTS)

@@ -16,7 +16,7 @@ from provisioner.kube.errors import Forbidden, Unavailable
 from provisioner.kube.live import cordon
 from provisioner.kube.protocol import JsonObject, Request, object_path
 from provisioner.model.capacity import FailureKind, NodePool, NodePoolRequest, OperationName, PoolName, PoolStatus, Zone
-from provisioner.model.workloads import GroupKey, ObjectRef, WorkloadUid
+from provisioner.model.workloads import GroupKey, ObjectRef, WorkloadName, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import LookUp, Memory
@@ -285,8 +285,8 @@ def test_status_is_written_only_if_the_object_is_unchanged(world: World) -> None
 
     def written(message: str, version: str) -> str:
         status = {"conditions": [{"message": message}]}
-        named = {"kind": PROVISIONING_REQUEST.kind, "namespace": "default", "name": "req"}
-        write = StatusWrite(**named, resource_version=version, status=status)
+        name = WorkloadName(PROVISIONING_REQUEST.kind, "default", "req")
+        write = StatusWrite(workload=name, resource_version=version, status=status)
         assert carry_out(world, statuses=(write,)) == []
         raw = world.kube.object(path)
         assert raw is not None
@@ -386,14 +386,14 @@ def test_rejected_statuses_do_not_prevent_writes_of_other_statuses(world: World)
     for _ in range(5):
         carry_out(world, statuses=(*rejected, *others))
         written = {path.split("/")[-2] for path in world.calls("PATCH")}
-        others = [other for other in others if other.name not in written]
+        others = [other for other in others if other.workload.name not in written]
     assert others == []
     assert len(world.calls("PATCH")) == 200
 
 
 def status_of(number: int, prefix: str = "n") -> StatusWrite:
-    kind, name = PROVISIONING_REQUEST.kind, f"{prefix}{number}"
-    return StatusWrite(kind=kind, namespace="default", name=name, resource_version="1", status={})
+    name = WorkloadName(PROVISIONING_REQUEST.kind, "default", f"{prefix}{number}")
+    return StatusWrite(workload=name, resource_version="1", status={})
 
 
 def test_deletes_are_sent_before_creates(world: World) -> None:

@@ -239,9 +239,7 @@ def _write(
         for name, condition in {**request.conditions, **new}.items()
     ]
     yield StatusWrite(
-        kind=workload.kind,
-        namespace=workload.namespace,
-        name=workload.name,
+        workload=workload.full_name,
         resource_version=request.resource_version,
         status={**rest, "conditions": conditions_now},
     )

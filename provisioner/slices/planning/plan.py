@@ -156,9 +156,7 @@ class Transition:
 class StatusWrite:
     """A status to write on a ProvisioningRequest or a CapacityBuffer."""
 
-    kind: WorkloadKind
-    namespace: str
-    name: str
+    workload: WorkloadName
     #: Version of the object from which the status was computed. A newer version is not overwritten.
     resource_version: str
     #: Fields as JSON; other fields are not changed.

@@ -65,7 +65,7 @@ class Asking(World):
     def step(self, *, seconds: float = 1.0) -> Plan:
         plan = super().step(seconds=seconds)
         for write in plan.statuses:
-            raw = self.raw[write.name]
+            raw = self.raw[write.workload.name]
             version = str(int(raw["metadata"].get("resourceVersion", "0")) + 1)
             assert write.resource_version == raw["metadata"].get("resourceVersion", "")
             metadata = {**raw["metadata"], "resourceVersion": version}
@@ -425,7 +425,7 @@ def test_limit_with_room_for_one_request_does_not_change_other_statuses(
     world.finish(first)
     del world.plans[:]
     world.live(20, seconds=10.0)
-    assert {write.name for plan in world.plans for write in plan.statuses} == {"r0"}
+    assert {write.workload.name for plan in world.plans for write in plan.statuses} == {"r0"}
 
 
 def test_place_in_the_queue_for_exhausted_capacity_is_not_in_the_status() -> None:
