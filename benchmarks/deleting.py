@@ -18,7 +18,7 @@ from provisioner.kube.api import KubeApi, connect
 from provisioner.kube.live import uncordon
 from provisioner.kube.protocol import collection_path
 from provisioner.model.capacity import PoolName, Zone
-from provisioner.model.workloads import WorkloadUid
+from provisioner.model.workloads import WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.app import make_gate
 from provisioner.slices.planning.plan import Delete, DeleteReason
@@ -63,8 +63,7 @@ def _measure_pool(
     delete = Delete(
         name=pool,
         reason=DeleteReason.WORKLOAD_GONE,
-        namespace=_NAMESPACE,
-        workload_name="gone",
+        named=WorkloadName(WorkloadKind.JOBSET, _NAMESPACE, "gone"),
         workload_uid=WorkloadUid("uid-of-gone"),
         workload=None,
         node=None,

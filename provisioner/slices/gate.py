@@ -29,7 +29,7 @@ from provisioner.kube.live import (
 from provisioner.kube.protocol import Api
 from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
-from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadName
+from provisioner.model.workloads import Pod, Workload, WorkloadKind
 from provisioner.runtime.parallel import ForEach, one_by_one
 from provisioner.slices.demand.capacity_requests import booked_until
 from provisioner.slices.planning.plan import Delete, DeleteReason
@@ -168,7 +168,7 @@ class Gate:
         if blocking:
             self._kept_on[delete.name] = next(iter(blocking))
             pods = [pod for on_node in blocking.values() for pod in on_node]
-            own = [pod for pod in pods if pod.startswith(f"{delete.namespace}/")]
+            own = [pod for pod in pods if pod.startswith(f"{delete.named.namespace}/")]
             raise DeletionBlockedError(
                 f"unfinished pods are on it: {first_of(pods)}",
                 public=f"unfinished pods are on it: {first_of(own)}" if own else "unfinished pods of others are on it",
@@ -186,9 +186,9 @@ class Gate:
 
     def _prove(self, delete: Delete) -> Workload | None:
         """Return the workload if it needs pools, else None. Raises DeletionBlockedError if the pool must be kept."""
-        if not delete.namespace:
+        if not delete.named.namespace:
             raise DeletionBlockedError("its labels do not say in which namespace its workload is; delete it by hand")
-        named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
+        named = (*delete.named, delete.workload_uid)
         try:
             workload = get_workload(self.api, *named, share=self._share)
         except NotFound:
@@ -238,9 +238,10 @@ class Gate:
 
 def _in_replaced_slice(delete: Delete, pod: BoundPod | Pod) -> bool:
     """Whether a pod belongs to the stuck slice. Such pods keep the pool only if they are on all its hosts."""
-    of_the_slice = pod.namespace == delete.namespace and pod.group_key in delete.replaced_groups
-    # If only the pods of a Job are served, `delete.kind` is POD, but `BoundPod.kind` is not.
-    same_kind = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
+    kind, namespace, _ = delete.named
+    of_the_slice = pod.namespace == namespace and pod.group_key in delete.replaced_groups
+    # If only the pods of a Job are served, `kind` is POD, but `BoundPod.kind` is not.
+    same_kind = pod.kind == kind or (kind is WorkloadKind.POD and pod.workload_uid != "")
     return of_the_slice and same_kind and pod.workload_uid in ("", delete.workload_uid)
 
 
@@ -258,5 +259,5 @@ def _is_of(living: Workload | None, pod: BoundPod) -> bool:
 
 
 def _name(delete: Delete, workload: Workload) -> str:
-    name = WorkloadName(delete.kind, delete.namespace, delete.workload_name).text
+    name = delete.named.text
     return name if delete.workload_uid else f"{name}, which has the name in the pool's labels and UID {workload.uid},"

@@ -67,7 +67,7 @@ def _without_empty_pools(original: Any) -> Any:
 
 
 def _unless_no_jobset_is_named(original: Any) -> Any:
-    return lambda self, delete: original(self, delete) if delete.workload_name else None
+    return lambda self, delete: original(self, delete) if delete.named.name else None
 
 
 def _without_creates(original: Any) -> Any:

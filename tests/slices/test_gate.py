@@ -15,7 +15,7 @@ from provisioner.kube.errors import ClusterError, Unavailable
 from provisioner.kube.live import cordon, uncordon
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
-from provisioner.model.workloads import WorkloadKind
+from provisioner.model.workloads import WorkloadKind, WorkloadName
 from provisioner.slices.demand import group_key
 from provisioner.slices.gate import BINDING_SECONDS, DeletionBlockedError, SettlingError, WorkloadNeedsPoolError
 from provisioner.slices.planning.plan import Delete, DeleteReason
@@ -521,8 +521,7 @@ def test_own_pods_of_a_job_that_is_not_served_do_not_keep_its_pool(world: World)
     world.gate.verify_deletable(
         replace(
             stuck_delete(),
-            kind=pod.kind,
-            workload_name=pod.workload_name,
+            named=WorkloadName(pod.kind, NAMESPACE, pod.workload_name),
             workload_uid=pod.workload_uid,
             replaced_groups=frozenset({pod.group_key}),
         )

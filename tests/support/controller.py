@@ -17,7 +17,7 @@ from provisioner.kube.machineconfigs import MACHINE_CONFIGS, parse_machine_confi
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import CapacityKind, NodePool, PoolName, PoolStatus
-from provisioner.model.workloads import ObjectRef, WorkloadKind
+from provisioner.model.workloads import ObjectRef, WorkloadKind, WorkloadName
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices.act import Actor
 from provisioner.slices.gate import Gate
@@ -351,12 +351,19 @@ def node_of(pool: NodePool, name: str, clock: FakeClock) -> dict[str, Any]:
     return raw_node(name, metadata=metadata, taints=[taint()])
 
 
-def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKLOAD_GONE, **changes: Any) -> Delete:
+def a_delete(
+    pool: str = "train-pool",
+    reason: DeleteReason = DeleteReason.WORKLOAD_GONE,
+    *,
+    kind: WorkloadKind = WorkloadKind.JOBSET,
+    namespace: str = NAMESPACE,
+    workload_name: str = "train",
+    **changes: Any,
+) -> Delete:
     values: dict[str, Any] = {
         "name": PoolName(pool),
         "reason": reason,
-        "namespace": NAMESPACE,
-        "workload_name": "train",
+        "named": WorkloadName(kind, namespace, workload_name),
         "workload_uid": "uid-of-train",
         "workload": None,
         "node": None,

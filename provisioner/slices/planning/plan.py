@@ -13,7 +13,6 @@ from provisioner.model.workloads import (
     ObjectRef,
     Pod,
     Workload,
-    WorkloadKind,
     WorkloadName,
     WorkloadUid,
     pod_ref,
@@ -78,10 +77,8 @@ class Delete:
 
     name: PoolName
     reason: DeleteReason
-    kind: WorkloadKind = WorkloadKind.JOBSET
-    namespace: str
-    workload_name: str
-    #: UID of the workload in the pool's labels or, for SLICE_STUCK, of the stuck slice; empty if the labels lack it.
+    #: Workload and UID in the pool's labels or, for SLICE_STUCK, of the stuck slice. The UID is empty if it is unknown.
+    named: WorkloadName
     workload_uid: WorkloadUid
     #: Workload for Events; None if it does not exist or is unknown.
     workload: ObjectRef | None
@@ -91,7 +88,7 @@ class Delete:
     membership: Membership = field(default_factory=Membership, repr=False, compare=False)
     #: Groups of the stuck slice's pods, several if child Jobs are one slice; empty for other reasons than SLICE_STUCK.
     replaced_groups: frozenset[GroupKey] = frozenset()
-    #: Whether the CRD of `kind` has been missing for 24 hours, so that the workload counts as deleted.
+    #: Whether the CRD of `named` has been missing for 24 hours, so that the workload counts as deleted.
     kind_absent: bool = False
     #: Whether the cordon must last `gate.BINDING_SECONDS`: the scheduler may have chosen a node for a pod.
     settle: bool = False

@@ -41,7 +41,7 @@ class HalfSeen(World):
         return super().snapshot(**{"unknown_kinds": self.unknown_kinds} | changes)
 
     def _delete(self, delete: Delete) -> DeleteAnswer:
-        if delete.workload_name == "hidden":
+        if delete.named.name == "hidden":
             return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.NEEDED, reason="it lives")
         return super()._delete(delete)
 

@@ -65,7 +65,7 @@ def test_pool_whose_nodes_the_scheduler_refuses_is_released_within_two_minutes(c
     assert (backoff.kind, backoff.failures) == ("unschedulable", 1)
     # With this reason, the gate checks before the delete that pods of the slice are still unschedulable.
     (delete,) = (delete for plan in world.plans for delete in plan.deletes)
-    assert (delete.reason, delete.workload_name) == (DeleteReason.SLICE_STUCK, "train")
+    assert (delete.reason, delete.named.name) == (DeleteReason.SLICE_STUCK, "train")
 
 
 @pytest.mark.parametrize("name", [f"train-{number}" for number in range(5)])

@@ -60,7 +60,7 @@ def test_pool_of_a_deleted_jobset_is_deleted(*, keep_suspended: bool) -> None:
     world.remove_jobset(workload)
     assert reasons(world) == [DeleteReason.WORKLOAD_GONE]
     (delete,) = world.plans[-1].deletes
-    assert (delete.namespace, delete.workload_name, delete.workload_uid) == ("default", "train", workload.uid)
+    assert (delete.named, delete.workload_uid) == (workload.full_name, workload.uid)
     assert delete.workload is None
     assert delete.node is not None
     assert delete.node.kind == "Node"

@@ -191,9 +191,7 @@ def _delete(
     return Delete(
         name=pool.name,
         reason=reason,
-        kind=named.kind,
-        namespace=named.namespace,
-        workload_name=named.name,
+        named=named,
         workload_uid=uid,
         workload=workload_ref(workload) if workload is not None else None,
         node=next(refs, None),
