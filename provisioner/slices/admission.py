@@ -21,6 +21,7 @@ from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import ObjectRef, WorkloadKind, group_key
 from provisioner.settings import Settings
+from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.demand.allowlists import NO_SELECTORS, NO_TOPOLOGY, asks_for_slices
 from provisioner.slices.messages.notices import EventReason
 from provisioner.slices.offline.controllers import template_of
@@ -365,32 +366,23 @@ _AT = ("spec", "template", "spec", "nodeSelector")
 _NOT_ON_DEMAND = (constants.SPOT, constants.PREEMPTIBLE, constants.FLEX_START, constants.MAX_RUN_SECONDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobChanges:
-    """Changes that the administrator has configured for Jobs that request chips."""
-
-    #: Whether child Jobs of JobSets get the selector JOB_KEY_SELECTOR, each with its own value.
-    job_key: bool = False
-    #: Value of the location hint selector that Jobs get; empty adds no selector.
-    location_hint: str = ""
-    #: Whether selectors that request capacity other than on-demand are removed.
-    on_demand: bool = False
-
-
-def jobset_to_read(request: Request, changes: JobChanges) -> str:
+def jobset_to_read(request: Request, changes: WebhookSettings) -> str:
     """Return the name of the JobSet that determines whether a child Job is served; empty if no JobSet must be read."""
     return _jobset_of(request) if _changed(request, changes) is not None else ""
 
 
-def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping[str, Any] | None = None) -> Answer:
+def review_job(
+    request: Request, changes: WebhookSettings, by: Judge, jobset: Mapping[str, Any] | None = None
+) -> Answer:
     """Answer the review of a Job: change its selectors if the request starts the Job, and the Job gets a node pool.
 
-    `jobset` is the JobSet that `jobset_to_read` names. Without it, a child Job is admitted unchanged.
+    `changes` has the settings JOB_KEY_SELECTOR, RESERVATION_LOCATION_HINT and FORCE_ON_DEMAND. `jobset` is the JobSet
+    that `jobset_to_read` names. Without it, a child Job is admitted unchanged.
     """
     name = marked(fields.mapping(request.object.get("metadata")), constants.REPLICATED_JOB_NAME)
     jobs = jobs_in_slice(jobset, name) if jobset is not None else 1
     # Child Jobs that together fill a slice must select the same nodes, so they get no JOB_KEY_SELECTOR.
-    selectors = _changed(request, replace(changes, job_key=changes.job_key and jobs == 1))
+    selectors = _changed(request, replace(changes, job_key_selector=changes.job_key_selector and jobs == 1))
     if selectors is None or (_jobset_of(request) and jobset is None):
         return Answer()
     (before, after), spec = selectors, request.object["spec"]
@@ -412,7 +404,7 @@ def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None, jobs: int) -> 
     return {**jobset, "spec": {**fields.mapping(jobset.get("spec")), "replicatedJobs": [only]}}
 
 
-def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def _changed(request: Request, changes: WebhookSettings) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Return a Job's node selector before and after the changes; None if the review must not change it."""
     if (request.kind, request.subresource) != ("Job", "") or not _starts(request):
         return None
@@ -424,10 +416,10 @@ def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dic
     if chips == 0 or not isinstance(before, dict):
         return None
     name = fields.name(fields.at(request.object, "metadata").get("name"))
-    has_key = changes.job_key and name and _jobset_of(request)
+    has_key = changes.job_key_selector and name and _jobset_of(request)
     added: dict[str, Any] = {JOB_KEY_SELECTOR: group_key(request.namespace, name)} if has_key else {}
     added |= {constants.LOCATION_HINT: changes.location_hint} if changes.location_hint else {}
-    kept = {key: value for key, value in before.items() if not (changes.on_demand and _is_other(key, value))}
+    kept = {key: value for key, value in before.items() if not (changes.force_on_demand and _is_other(key, value))}
     after = {**added, **kept}
     return (before, after) if after != before else None
 

@@ -38,7 +38,6 @@ from provisioner.runtime.resources import make_app
 from provisioner.runtime.status import make_status_server
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission import (
-    JobChanges,
     Judge,
     Mode,
     jobset_to_read,
@@ -253,10 +252,6 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
 
         return finish
 
-    changes = JobChanges(
-        job_key=settings.job_key_selector, location_hint=settings.location_hint, on_demand=settings.force_on_demand
-    )
-
     def doubts(raw: Mapping[str, Any], namespace: str) -> Sequence[str]:
         return problems_of_first_pod(raw, settings, namespace)
 
@@ -274,13 +269,13 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
         return after_reading(OwnerKey(STATEFUL_SET_TYPE, request.namespace, request.name), judged)
 
     def jobs_of(request: Request) -> Answer | Deferred:
-        jobset = jobset_to_read(request, changes)
+        jobset = jobset_to_read(request, settings)
         if not jobset:
-            return review_job(request, changes, judge)
+            return review_job(request, settings, judge)
         owner = controller_of(fields.mapping(request.object.get("metadata")))
         maker = replace(owner, namespace=request.namespace) if owner is not None else None
         return after_reading(
-            OwnerKey(JOBSET_TYPE, request.namespace, jobset), partial(review_job, request, changes, judge), maker
+            OwnerKey(JOBSET_TYPE, request.namespace, jobset), partial(review_job, request, settings, judge), maker
         )
 
     return [

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.admission.review import Answer, Operation, Request
-from provisioner.slices.admission import JobChanges, Judge, jobset_to_read, review_job
+from provisioner.settings.webhook import WebhookSettings
+from provisioner.slices.admission import Judge, jobset_to_read, review_job
 from provisioner.slices.offline.documents import Document
 from provisioner.slices.offline.forecast import forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.timeout(60)
 
 KEY = hashlib.sha1(b"ml/train-slice-0").hexdigest()
 OWN = pod_spec()["nodeSelector"]
-ALL = JobChanges(job_key=True, location_hint="rack-7", on_demand=True)
+ALL = WebhookSettings(job_key_selector=True, location_hint="rack-7", force_on_demand=True)
 
 
 def job(
@@ -52,13 +53,15 @@ USUAL = judge_by()
 JOBSET = raw_jobset(namespace="ml")
 
 
-def reviewed(raw: Json, changes: JobChanges, jobset: Json | None = JOBSET, by: Judge = USUAL, **request: Any) -> Answer:
+def reviewed(
+    raw: Json, changes: WebhookSettings, jobset: Json | None = JOBSET, by: Judge = USUAL, **request: Any
+) -> Answer:
     """Return the answer to a review of a Job; `jobset` is passed only if the review reads it."""
     asked = Request(**{"operation": "CREATE", "kind": "Job", "namespace": "ml", "object": raw, **request})
     return review_job(asked, changes, by, jobset if jobset_to_read(asked, changes) else None)
 
 
-def selector_after(raw: Json, changes: JobChanges) -> Any:
+def selector_after(raw: Json, changes: WebhookSettings) -> Any:
     after = apply_patch(raw, reviewed(raw, changes).patch)
     return after["spec"]["template"]["spec"].get("nodeSelector")
 
@@ -73,7 +76,7 @@ def test_child_jobs_that_together_fill_a_slice_select_the_same_nodes(replicas: i
     )
     raw = job(pod["nodeSelector"], labels={constants.REPLICATED_JOB_NAME: "slice"})
     raw["spec"] |= {"parallelism": parallelism, "completions": parallelism}
-    patch = reviewed(raw, JobChanges(job_key=True, location_hint="rack-7"), jobset).patch
+    patch = reviewed(raw, WebhookSettings(job_key_selector=True, location_hint="rack-7"), jobset).patch
     assert [operation.value for operation in patch] == ["rack-7"] * together
 
 
@@ -83,7 +86,7 @@ def test_child_job_whose_pods_select_nodes_by_its_name_is_changed(*, on_jobset: 
     by_name = {constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL, constants.NODE_SELECTOR_STRATEGY: "true"}
     jobset = raw_jobset(namespace="ml", metadata={"annotations": by_name if on_jobset else None})
     raw = job({**OWN, constants.NAMESPACED_JOB: "ml_train-slice-0"}, annotations=by_name)
-    assert reviewed(raw, JobChanges(location_hint="rack-7"), jobset).patch
+    assert reviewed(raw, WebhookSettings(location_hint="rack-7"), jobset).patch
 
 
 OPTS_OUT = {constants.DISABLE: "true"}
@@ -94,17 +97,17 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
 @pytest.mark.parametrize(
     ("raw", "changes", "want"),
     [
-        pytest.param(job(), JobChanges(job_key=True), {**OWN, "job-key": KEY}, id="child Job"),
-        pytest.param(job(owner=""), JobChanges(job_key=True), OWN, id="Job without an owner"),
-        pytest.param(job(owner="CronJob"), JobChanges(job_key=True), OWN, id="Job of a CronJob"),
+        pytest.param(job(), WebhookSettings(job_key_selector=True), {**OWN, "job-key": KEY}, id="child Job"),
+        pytest.param(job(owner=""), WebhookSettings(job_key_selector=True), OWN, id="Job without an owner"),
+        pytest.param(job(owner="CronJob"), WebhookSettings(job_key_selector=True), OWN, id="Job of a CronJob"),
         pytest.param(job(None), ALL, None, id="no topology"),
         pytest.param(
             job({**OWN, "job-key": "mine"}),
-            JobChanges(job_key=True),
+            WebhookSettings(job_key_selector=True),
             {**OWN, "job-key": "mine"},
             id="key that the Job selects",
         ),
-        pytest.param(job(), JobChanges(location_hint="rack-7"), {**OWN, **HINT}, id="location hint"),
+        pytest.param(job(), WebhookSettings(location_hint="rack-7"), {**OWN, **HINT}, id="location hint"),
         pytest.param(job(RESERVED, owner=""), ALL, {**OWN, **HINT}, id="Job without the annotation"),
         pytest.param(job(RESERVED, owner="", annotations={constants.SERVE: "true"}), ALL, {**OWN, **HINT}, id="served"),
         pytest.param(
@@ -120,9 +123,11 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
             RESERVED,
             id="dynamic slicing",
         ),
-        pytest.param(job(RESERVED), JobChanges(on_demand=True), OWN, id="reservation and spot are removed"),
+        pytest.param(job(RESERVED), WebhookSettings(force_on_demand=True), OWN, id="reservation and spot are removed"),
         *(
-            pytest.param(job({**OWN, **other}), JobChanges(on_demand=True), {**OWN, **stays}, id=" ".join(other))
+            pytest.param(
+                job({**OWN, **other}), WebhookSettings(force_on_demand=True), {**OWN, **stays}, id=" ".join(other)
+            )
             for other, stays in (
                 ({constants.RESERVATION_NAME: "r", constants.RESERVATION_AFFINITY: "specific"}, {}),
                 ({constants.RESERVATION_NAME: "r", "cloud.google.com/reservation-zone": "us-central2-b"}, {}),
@@ -132,13 +137,13 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
                 ({constants.SPOT: "true", constants.PROVISIONING: "standard"}, {constants.PROVISIONING: "standard"}),
             )
         ),
-        pytest.param(job({}), JobChanges(on_demand=True), {}, id="no selectors"),
+        pytest.param(job({}), WebhookSettings(force_on_demand=True), {}, id="no selectors"),
         pytest.param(job(RESERVED), ALL, {**OWN, **HINT, "job-key": KEY}, id="all settings"),
-        pytest.param(job(RESERVED), JobChanges(), RESERVED, id="no settings"),
+        pytest.param(job(RESERVED), WebhookSettings(), RESERVED, id="no settings"),
         pytest.param(job(RESERVED, chips=0), ALL, RESERVED, id="no chips"),
     ],
 )
-def test_job_gets_only_the_selector_changes_that_are_enabled(raw: Json, changes: JobChanges, want: Any) -> None:
+def test_job_gets_only_the_selector_changes_that_are_enabled(raw: Json, changes: WebhookSettings, want: Any) -> None:
     """The API server may invoke the webhook twice for one Job; the second review must change nothing."""
     assert selector_after(raw, changes) == want
     after = apply_patch(raw, reviewed(raw, changes).patch)
@@ -193,11 +198,15 @@ def test_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[st
 def test_job_that_gets_a_pool_gets_its_key(by: dict[str, Any]) -> None:
     """The pool may be created later: after a pause, or when other child Jobs no longer use up a limit."""
     raw = job(pod_marks={"labels": {"team": "tpu"}})
-    assert reviewed(raw, JobChanges(job_key=True), raw_jobset(namespace="ml", replicas=3), judge_by(**by)).patch
+    assert reviewed(
+        raw, WebhookSettings(job_key_selector=True), raw_jobset(namespace="ml", replicas=3), judge_by(**by)
+    ).patch
 
 
 def test_job_is_not_changed_if_its_nodes_may_not_have_the_key() -> None:
-    assert reviewed(job(), JobChanges(job_key=True), by=judge_by(allowed_label_keys=("team",))) == Answer()
+    assert (
+        reviewed(job(), WebhookSettings(job_key_selector=True), by=judge_by(allowed_label_keys=("team",))) == Answer()
+    )
 
 
 def test_annotated_job_is_not_changed_if_no_jobs_are_served() -> None:
@@ -206,17 +215,17 @@ def test_annotated_job_is_not_changed_if_no_jobs_are_served() -> None:
 
 
 def test_jobset_is_read_only_if_the_review_depends_on_it() -> None:
-    def read(raw: Json, changes: JobChanges = ALL, **request: Any) -> str:
+    def read(raw: Json, changes: WebhookSettings = ALL, **request: Any) -> str:
         asked = {"operation": "CREATE", "kind": "Job", "namespace": "ml", "object": raw, **request}
         return jobset_to_read(Request(**asked), changes)
 
     assert read(job()) == "train"
-    assert {read(job(), JobChanges()), read(job(owner="")), read(job(chips=0))} == {""}
+    assert {read(job(), WebhookSettings()), read(job(owner="")), read(job(chips=0))} == {""}
     assert read(job(), operation="UPDATE") == ""
 
 
 def test_patch_adds_and_removes_single_keys() -> None:
-    assert reviewed(job(RESERVED), JobChanges(job_key=True, on_demand=True)).patch == (
+    assert reviewed(job(RESERVED), WebhookSettings(job_key_selector=True, force_on_demand=True)).patch == (
         Operation(op="add", path="/spec/template/spec/nodeSelector/job-key", value=KEY),
         *(
             Operation(op="remove", path=f"/spec/template/spec/nodeSelector/cloud.google.com~1{key}")
@@ -259,7 +268,7 @@ def test_child_job_is_changed_when_it_starts_without_a_provisioning_request(
     A resumed JobSet overwrites the templates of its suspended Jobs, so a change of a suspended Job would be lost.
     """
     request: Json = {"operation": "UPDATE", "old_object": before} if before is not None else {}
-    assert bool(reviewed(raw, JobChanges(location_hint="rack-7"), **request).patch) == is_changed
+    assert bool(reviewed(raw, WebhookSettings(location_hint="rack-7"), **request).patch) == is_changed
 
 
 @pytest.mark.parametrize(
@@ -282,7 +291,9 @@ def test_selectors_that_no_setting_concerns_are_not_changed(
     selector: dict[str, str], job_key: bool, on_demand: bool
 ) -> None:
     selector |= OWN
-    after = selector_after(job(selector), JobChanges(job_key=job_key, location_hint="rack-7", on_demand=on_demand))
+    after = selector_after(
+        job(selector), WebhookSettings(job_key_selector=job_key, location_hint="rack-7", force_on_demand=on_demand)
+    )
     ours = {"job-key", *HINT, *RESERVED} - set(OWN)
     assert {key: value for key, value in after.items() if key not in ours} == {
         key: value for key, value in selector.items() if key not in ours
