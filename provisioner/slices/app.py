@@ -136,11 +136,8 @@ def make_gate(api: Api, clock: Callable[[], datetime], settings: Settings) -> Ga
     gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
     return Gate(
         api=api,
+        settings=settings,
         clock=clock,
-        keep_suspended=settings.keep_suspended,
-        booking_seconds=settings.booking_seconds,
-        namespaces=settings.namespaces,
-        node_namespace=settings.node_namespace,
         for_each=Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL),
     )
 

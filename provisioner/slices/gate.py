@@ -31,6 +31,7 @@ from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import Pod, Workload, WorkloadKind
 from provisioner.runtime.parallel import ForEach, one_by_one
+from provisioner.settings import Settings
 from provisioner.slices.demand.capacity_requests import booked_until
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads.pods import BoundPod, get_workload, list_pods_of_workload, list_pods_on_node
@@ -69,15 +70,9 @@ class Gate:
     """Checks deletes. Raises DeletionBlockedError if a pool must be kept, ClusterError if Kubernetes calls fail."""
 
     api: Api
+    settings: Settings
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
-    keep_suspended: bool = False
-    #: Time for which the pools of a ProvisioningRequest are kept for its pods (PROVISIONING_REQUEST_BOOKING).
-    booking_seconds: float = 600.0
-    #: SERVED_NAMESPACES; empty if all namespaces are served.
-    namespaces: Collection[str] = ()
-    #: Value of the label TRUSTED_GROUP_NAMESPACE on the provisioner's nodes; empty on GKE.
-    node_namespace: str = ""
     #: Calls a function for each node of a pool, in parallel if possible, because a pool may have thousands of nodes.
     for_each: ForEach = one_by_one
     #: Node with a pod that keeps the pool, by pool. No other node is checked until this node has no such pod.
@@ -103,7 +98,7 @@ class Gate:
         if kept_on is not None:
             self._refuse_if_used(delete, [kept_on], living)
             self._kept_on.pop(delete.name, None)
-        pool = delete.name, delete.hosts, delete.membership, self.node_namespace
+        pool = delete.name, delete.hosts, delete.membership, self.settings.node_namespace
         nodes, unknown = find_nodes_of_pool(self.api, *pool, share=self._share)
         names, checked = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
         opened = [node.name for node in nodes if node.open]
@@ -141,7 +136,7 @@ class Gate:
         # Nodes in `unknown` are not cordoned. A pod may be bound to them after any list, so a live list is not safer.
         for pod in list_pods_of_workload(self.api, *living.full_name, living.uid, share=self._share):
             if pod.node_name in unknown and self._runs(pod) and not _in_replaced_slice(delete, pod):
-                label = constants.TRUSTED_GROUP_NAMESPACE if self.node_namespace else constants.NODE_POOL
+                label = constants.TRUSTED_GROUP_NAMESPACE if self.settings.node_namespace else constants.NODE_POOL
                 raise DeletionBlockedError(
                     f"pod {pod.namespace}/{pod.name} runs on node {pod.node_name}, whose label {label} is missing or "
                     "wrong, so that its node pool is unknown; restore the label"
@@ -176,10 +171,10 @@ class Gate:
 
     def _refuse_if_growing(self, delete: Delete, nodes: list[PoolNode], checked: frozenset[tuple[str, str]]) -> None:
         """Raise DeletionBlockedError if a node is not cordoned or was not checked, or if the API server is too slow."""
-        unlabelled = [node.name for node in nodes if not node.labelled]
+        unlabelled, namespace = [node.name for node in nodes if not node.labelled], self.settings.node_namespace
 
         def unchecked() -> list[str]:
-            current = list_nodes_of_pool(self.api, delete.name, delete.membership, self.node_namespace, unlabelled)
+            current = list_nodes_of_pool(self.api, delete.name, delete.membership, namespace, unlabelled)
             return [node.name for node in current if node.open or (node.name, node.uid) not in checked]
 
         look_last(unchecked, self.monotonic)
@@ -195,8 +190,8 @@ class Gate:
             if not delete.kind_absent:
                 raise
             workload = None
-        living = workload if workload is not None and delete.workload_uid in ("", workload.uid) else None
-        if living is not None and not (living.keeps_pools(while_suspended=self.keep_suspended) and self._lasts(living)):
+        living = workload
+        if living is not None and (delete.workload_uid not in ("", living.uid) or not self._keeps_pools(living)):
             living = None
         if living is not None and delete.reason in _ENDED:
             raise WorkloadNeedsPoolError(
@@ -209,15 +204,16 @@ class Gate:
                 raise DeletionBlockedError("no pod of the stuck slice is unschedulable any more")
         return living
 
-    def _lasts(self, workload: Workload) -> bool:
-        """Whether a request's booking lasts or, without a booking, its namespace is served; True without a request."""
-        if workload.capacity_request is None:
-            return True
+    def _keeps_pools(self, workload: Workload) -> bool:
+        """Whether a workload needs pools. Requests need them while booked or, without a booking, if they are served."""
+        keeps = workload.keeps_pools(while_suspended=self.settings.keep_suspended)
+        if workload.capacity_request is None or not keeps:
+            return keeps
         now = self.clock()
-        until = booked_until(workload.capacity_request, self.booking_seconds, now)
+        until = booked_until(workload.capacity_request, self.settings.booking_seconds, now)
         if until is None:
             # The status of an unserved request or buffer never says that the request or buffer has ended.
-            return not self.namespaces or workload.namespace in self.namespaces
+            return not self.settings.namespaces or workload.namespace in self.settings.namespaces
         return until > now
 
     def _running_pods(self, node: str, living: Workload | None) -> list[BoundPod]:

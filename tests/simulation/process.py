@@ -123,7 +123,7 @@ class Process:
         self.actor = _Actor(
             supplier=supplier,
             api=api,
-            gate=Gate(api=api, clock=clock, monotonic=self._monotonic, keep_suspended=settings.keep_suspended),
+            gate=Gate(api=api, settings=settings, clock=clock, monotonic=self._monotonic),
             clock=clock,
             lease_seconds=elector.remaining_seconds if elector is not None else lambda: float("inf"),
             on_answer=self.wake,

@@ -211,7 +211,7 @@ def test_provider_gce_needs_no_cluster_proof_and_lists_node_groups() -> None:
         assert "CustomResourceDefinitions" in loop.pools.problem
         # Nodes are selected by the one label that tenants cannot choose for the nodes of their groups.
         trusted = f"{constants.TRUSTED_GROUP_NAMESPACE}=slices"
-        assert process.controller.loop.actor.gate.node_namespace == "slices"
+        assert process.controller.loop.actor.gate.settings.node_namespace == "slices"
         loop.watches.nodes.step()
         assert trusted in process.kube.calls[-1].query["labelSelector"]
     finally:

@@ -131,7 +131,7 @@ def test_unconfirmed_reason_keeps_the_pool(
 @pytest.mark.parametrize("reason", [DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED])
 def test_suspended_jobset_keeps_its_pool_if_the_setting_says_so(world: World, reason: DeleteReason) -> None:
     """A process that does not watch the namespace may decide the delete; the gate permits it after the JobSet's end."""
-    gate = replace(world.gate, keep_suspended=True)
+    gate = replace(world.gate, settings=replace(world.settings, keep_suspended=True))
     put_jobset(world, **SUSPENDED)
     with pytest.raises(WorkloadNeedsPoolError, match="is suspended and keeps it"):
         gate.verify_deletable(a_delete(reason=reason))
@@ -165,7 +165,7 @@ def test_pool_of_a_request_without_booking_is_deleted_outside_the_served_namespa
     delete = a_delete(kind=kind, workload_name="req", workload_uid="uid-of-req")
     with pytest.raises(WorkloadNeedsPoolError, match="lives"):
         world.gate.verify_deletable(delete)
-    replace(world.gate, namespaces=("another",)).verify_deletable(delete)
+    replace(world.gate, settings=replace(world.settings, namespaces=("another",))).verify_deletable(delete)
     assert cordoned(world) == (True, True)
 
 

@@ -15,6 +15,7 @@ from provisioner.slices.gate import DeletionBlockedError, Gate
 from tests.support.clock import FakeClock
 from tests.support.controller import a_delete, jobset_path, node_of
 from tests.support.kube import Call, FakeKube
+from tests.support.settings import settings
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -93,7 +94,8 @@ def test_gate_checks_2000_nodes_with_16_calls_at_a_time() -> None:
     clock = FakeClock()
     kube = LargeKube(clock, nodes=2000)
     began = clock.seconds
-    Gate(api=kube, clock=clock.now, monotonic=clock, for_each=Lanes(clock, 16)).verify_deletable(a_delete())
+    gate = Gate(api=kube, settings=settings(), clock=clock.now, monotonic=clock, for_each=Lanes(clock, 16))
+    gate.verify_deletable(a_delete())
     assert all(closed(kube))
     # The gate makes 2,000 cordons and 4,000 lists of pods, which would take 300 s one after the other.
     assert clock.seconds - began == pytest.approx(6000 * LATENCY_SECONDS / 16, abs=1.0)
@@ -104,7 +106,7 @@ def test_gate_checks_2000_nodes_with_16_calls_at_a_time() -> None:
 def test_calls_of_the_gate_are_three_for_each_node_and_a_few(nodes: int, node_lists: int) -> None:
     """Three lists of all nodes have pages of 500 nodes. The last check lists only uncordoned nodes and finds none."""
     kube = LargeKube(FakeClock(), nodes=nodes)
-    Gate(api=kube, clock=FakeClock().now).verify_deletable(a_delete())
+    Gate(api=kube, settings=settings(), clock=FakeClock().now).verify_deletable(a_delete())
     made = Counter((call.method, call.path if call.method == "GET" else "/api/v1/nodes/NAME") for call in kube.calls)
     want = {
         ("GET", jobset_path("train")): 1,
@@ -117,7 +119,7 @@ def test_calls_of_the_gate_are_three_for_each_node_and_a_few(nodes: int, node_li
 
 def make(kube: FakeKube, clock: FakeClock) -> Gate:
     kube.put_object("/api/v1/nodes/first", node_of(POOL, "first", clock))
-    return Gate(api=kube, clock=clock.now, monotonic=clock)
+    return Gate(api=kube, settings=settings(), clock=clock.now, monotonic=clock)
 
 
 @pytest.mark.parametrize(

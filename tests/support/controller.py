@@ -155,13 +155,7 @@ class World:
 
     def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:
         supplier, proof = self.choose(ca_pem)
-        self.gate = Gate(
-            api=self.kube,
-            clock=self.clock.now,
-            monotonic=self.clock,
-            keep_suspended=self.settings.keep_suspended,
-            node_namespace=self.settings.node_namespace,
-        )
+        self.gate = Gate(api=self.kube, settings=self.settings, clock=self.clock.now, monotonic=self.clock)
         executor = ThreadPoolExecutor(max_workers=1)
         self.actor = Actor(
             supplier=supplier,
