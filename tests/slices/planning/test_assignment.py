@@ -1,4 +1,4 @@
-"""Tests of the node labels that make a pool open, free or assigned. The labels follow the pods on the pool."""
+"""Tests of the node labels that make a pool open, free or assigned."""
 
 from __future__ import annotations
 
@@ -275,8 +275,8 @@ def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: W
 
 
 @pytest.mark.parametrize("first", [WorkloadKind.JOBSET, WorkloadKind.RAY_CLUSTER])
-def test_pool_is_read_back_for_the_kind_of_its_mark(first: WorkloadKind) -> None:
-    """A JobSet and a RayCluster of one name have groups of the same name, and therefore equal keys."""
+def test_last_user_of_a_pool_after_a_restart_has_the_kind_of_the_mark(first: WorkloadKind) -> None:
+    """A JobSet and a RayCluster of one name can have groups of the same name, and therefore equal keys."""
     other = replace(make_jobset("train", uid="ray"), kind=WorkloadKind.RAY_CLUSTER)
     world = World(marked=True)
     pool = put_pool(world, TRAIN, **KEY)
@@ -310,8 +310,8 @@ def test_restart_is_cheap_in_a_namespace_with_many_child_jobs() -> None:
     assert peak_bytes < 4_000_000
 
 
-def test_slice_whose_pods_end_when_they_are_bound_returns_to_the_pool_while_a_rival_waits() -> None:
-    """In the past, RIVAL got the pool, because TRAIN was its last user only if a pod was seen that was not ending."""
+def test_slice_whose_pods_are_deleted_right_after_binding_returns_to_its_pool() -> None:
+    """In the past, RIVAL got the pool, because TRAIN became its last user only with a pod that was not terminating."""
     world = marked_world(make_jobset("first"), deletion_delay_seconds=3600.0, max_chips=8)
     world.live(4)
     world.finish(make_jobset("first"))

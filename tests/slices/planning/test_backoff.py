@@ -137,7 +137,7 @@ def test_longest_wait_of_capacity_and_slice_blocks() -> None:
     assert backoff.blocking(backoffs, KEY, own, after(60)) is None
 
 
-def test_next_choice_fails_after_a_missing_permission_and_waits_only_for_its_own_failure() -> None:
+def test_missing_permission_for_a_reservation_does_not_lengthen_the_next_wait() -> None:
     """In the past, all choices of the slice waited as long as the reservation without permission."""
     refused = backoff.slice_failed({}, failure(FailureKind.PERMISSION), SLICE, NOW, reserved=KEY)
     both = backoff.slice_failed(refused, failure(FailureKind.OPERATION_IN_THE_WAY), SLICE, after(1))
@@ -256,8 +256,8 @@ def test_pool_that_fails_late_leaves_one_create_in_flight() -> None:
         world.finish_deletes()
 
 
-def test_probe_is_sent_while_pools_of_the_same_capacity_are_being_deleted() -> None:
-    """In the past, the probe waited for up to 61 min while pools of a tenant were deleted one after the other."""
+def test_create_after_a_stockout_is_sent_while_pools_of_its_capacity_are_deleted() -> None:
+    """In the past, this create waited for up to 61 min while pools of a tenant were deleted one after the other."""
     pools, delete_seconds, every_seconds = 8, 300.0, 240.0
     template = make_requirements(tolerations=(), selector={"team": "other"})
     others = [make_jobset(f"other{number}", namespace="other", template=template) for number in range(pools)]
@@ -285,7 +285,7 @@ def test_probe_is_sent_while_pools_of_the_same_capacity_are_being_deleted() -> N
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["rejected at once", "pools that fail"])
-def test_flood_of_one_namespace_does_not_prevent_probes_of_another(slow: bool) -> None:
+def test_flood_of_one_namespace_does_not_prevent_creates_of_another(slow: bool) -> None:
     world = World(*(jobset_of(f"flood{number:02}", namespace="flood") for number in range(30)))
     world.refuse_create = lambda _: None if slow else STOCKOUT
     world.run(3)

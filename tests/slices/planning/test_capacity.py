@@ -401,7 +401,9 @@ def test_invalid_max_run_duration_is_reported(asked: dict[str, Any], words: str)
 
 
 @pytest.mark.parametrize(("text", "taints"), [("on-demand", ()), ("flex-start", (HELD_LATE_TAINT,))])
-def test_pool_of_a_marked_all_or_nothing_slice_is_free_or_tainted_if_late(text: str, taints: tuple[Taint, ...]) -> None:
+def test_pool_of_a_marked_all_or_nothing_slice_is_free_or_for_flex_start_tainted(
+    text: str, taints: tuple[Taint, ...]
+) -> None:
     """The autoscaler adds no nodes to a free pool for a marked pod, so a flex-start pool gets the marks and a taint."""
     template = make_requirements(accelerator="tpu-v6e-slice", topology="2x4", tolerations=())
     workload = make_jobset(replicas=2, template=template, annotations={constants.ALL_OR_NOTHING: "true"})
@@ -457,7 +459,7 @@ def test_slice_is_reported_as_failed_if_all_choices_are_rejected() -> None:
 
 
 def test_missing_permission_blocks_all_choices_with_one_message() -> None:
-    """The permission to create pools is the same for every kind of capacity."""
+    """The permission to create pools does not depend on these kinds of capacity."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot, flex-start"))
     world.refuse_create = lambda _: failure(FailureKind.PERMISSION, "Permission container.clusters.update is missing.")
     world.run(30)
@@ -483,7 +485,7 @@ def zones_bought(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("by_annotation", [True, False])
-def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bool) -> None:
+def test_all_pools_of_a_jobset_with_same_zone_are_in_the_zone_of_the_first(*, by_annotation: bool) -> None:
     workload = jobset_of(replicas=3, annotations={constants.SAME_ZONE: "true"} if by_annotation else {})
     world = one_in_each_zone(workload, same_zone=not by_annotation)
     world.run(20)
@@ -568,7 +570,7 @@ def test_a_flex_start_pool_without_nodes_serves_the_next_slice_of_its_shape() ->
 
 @pytest.mark.parametrize("made", [False, True], ids=["one node came", "the machines came, and no node is left"])
 def test_flex_start_pool_that_lost_its_machines_is_replaced_like_other_pools(*, made: bool) -> None:
-    """A pool whose machines were provided once no longer counts as queued."""
+    """A pool that has had machines does not count as queued."""
     world, _, name = flex_world(ready_timeout_seconds=600.0)
     world.put(replace(world.pools[name], made=made))
     if not made:

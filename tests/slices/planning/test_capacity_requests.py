@@ -202,7 +202,7 @@ def test_unused_booking_expires_and_its_pools_are_deleted() -> None:
     assert len(world.created) == 2 + 2
 
 
-def test_a_booking_ends_when_some_pods_of_the_request_run_elsewhere() -> None:
+def test_booking_expires_although_some_pods_of_the_request_run_elsewhere() -> None:
     """The scheduler may bind the pods to any pool that fits."""
     first = make_jobset("first")
     world = Asking()
@@ -345,7 +345,7 @@ def test_request_fails_if_one_of_its_slices_is_not_served() -> None:
     assert world.pools == {}
 
 
-def test_slices_of_a_buffer_probe_capacity_that_was_out_of_stock_one_by_one() -> None:
+def test_buffer_creates_one_pool_at_first_after_a_stockout() -> None:
     """In the past, the pools of all slices of a buffer were created at the same time after a stockout."""
     world = Asking(raw_buffer(replicas=5))
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
@@ -356,7 +356,7 @@ def test_slices_of_a_buffer_probe_capacity_that_was_out_of_stock_one_by_one() ->
 
 
 def test_number_of_slices_of_the_buffers_of_a_namespace_is_bounded() -> None:
-    """Otherwise one small CapacityBuffer could cost as much work as thousands of pods and delay other namespaces."""
+    """Otherwise one CapacityBuffer could cost as much work as thousands of pods and delay other namespaces."""
     world = Asking(*(raw_buffer(f"b{number}", replicas=768) for number in range(7)), max_chips=8)
     world.run(1)
     read = [bool(world.conditions(f"b{number}")) for number in range(7)]
@@ -459,7 +459,7 @@ def test_chips_of_requests_and_buffers_of_a_namespace_are_limited_by_default(raw
     assert "MAX_REQUESTED_CHIPS_PER_NAMESPACE" in str(world.raw["warm"]["status"])
 
 
-def test_chips_of_a_request_leave_the_limit_of_requests_once_its_pods_run() -> None:
+def test_chips_of_a_request_leave_the_limit_of_requests_when_its_pods_run() -> None:
     """Running pods count in the ResourceQuota of the namespace instead, so a buffer of the namespace may get slices."""
     world = Asking(raw_request("req", 4), raw_buffer(replicas=4), max_requested_chips_per_namespace=(("*", 32),))
     world.live(6)

@@ -128,7 +128,7 @@ def test_pool_whose_delete_failed_halfway_counts_as_failed_immediately() -> None
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_stuck_slice_is_replaced_only_if_the_setting_allows_it(*, replaced: bool) -> None:
+def test_stuck_slice_with_a_pod_and_ready_nodes_is_replaced_only_by_setting(*, replaced: bool) -> None:
     """A pod still runs on the pool, so without the setting its owner has to decide whether to end the job."""
     workload = make_jobset()
     world = World(workload, settings_=settings(replace_stuck_slices=replaced))
@@ -142,7 +142,7 @@ def test_stuck_slice_is_replaced_only_if_the_setting_allows_it(*, replaced: bool
 
 
 @pytest.mark.parametrize("changes", [{"labels": {constants.DISABLE: "true"}}, {}], ids=["unserved", "provisioning"])
-def test_unserved_or_newly_served_slice_is_not_reported_as_stuck(changes: dict[str, Any]) -> None:
+def test_unserved_slice_or_slice_with_a_new_pool_is_not_reported_as_stuck(changes: dict[str, Any]) -> None:
     world = World(make_jobset(**changes), settings_=settings(replace_stuck_slices=True))
     status = PoolStatus.RUNNING if changes else PoolStatus.PROVISIONING
     world.put_pool(make_pool(make_jobset(), status=status), ready=bool(changes))

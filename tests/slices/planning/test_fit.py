@@ -226,7 +226,7 @@ class _Term(tuple[Expression, ...]):
 
 @pytest.mark.parametrize("idle_pools", [1, 8])
 def test_matching_evaluates_the_affinity_of_a_pod_once_for_all_idle_pools(idle_pools: int) -> None:
-    """No pod fits, because each pod avoids one node of every pool, and no two pods share an affinity term."""
+    """Each pod avoids one node of every pool, so none fits. No two pods share an affinity term."""
     asked = make_requirements(topology="2x2x2")
     gone = make_jobset("gone", replicas=idle_pools, parallelism=2, template=asked)
     world = World(gone)
@@ -294,7 +294,7 @@ def test_boot_disk_label_is_predicted_only_if_the_setting_is_set() -> None:
 
 
 @pytest.mark.parametrize("key", ["topology.gke.io/zone", "failure-domain.beta.kubernetes.io/zone"])
-def test_older_zone_label_selects_the_zone(key: str) -> None:
+def test_alternative_zone_label_selects_the_zone(key: str) -> None:
     (create,) = World(_jobset(**{key: "us-central2-c"})).step().creates
     assert create.request.zone == "us-central2-c"
 
@@ -319,8 +319,8 @@ def test_selector_on_a_label_that_is_certainly_missing_is_rejected(key: str) -> 
 
 
 @pytest.mark.parametrize("key", [_STRANGE, "node.kubernetes.io/exotic", "x.gke.io/y", "scheduling.k8s.io/z"])
-def test_selector_on_an_unknown_google_label_gets_a_pool_with_a_warning(key: str) -> None:
-    """The provisioner cannot set Google's labels on a pool, but GKE may set the label on the nodes."""
+def test_selector_on_an_unknown_reserved_label_gets_a_pool_with_a_warning(key: str) -> None:
+    """The provisioner cannot set labels with such a prefix on a pool, but GKE may set them on the nodes."""
     plan = World(_jobset(**{key: "x"})).step()
     (create,) = plan.creates
     assert key not in create.request.labels
@@ -368,7 +368,7 @@ def _bare(world: World) -> None:
 
 
 @pytest.mark.parametrize("replace_stuck", [False, True])
-def test_pool_whose_nodes_lack_a_selected_label_is_deleted_after_10_minutes(*, replace_stuck: bool) -> None:
+def test_pool_whose_nodes_lack_a_selected_label_is_deleted(*, replace_stuck: bool) -> None:
     world = World(_jobset(**{_STRANGE: "x"}), settings_=settings(replace_stuck_slices=replace_stuck))
     _bare(world)
     for _ in range(30):

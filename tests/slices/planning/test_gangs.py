@@ -110,7 +110,7 @@ def test_pool_is_held_only_if_setting_or_annotation_requests_all_or_nothing(
 
 
 def test_slices_without_pods_do_not_delay_the_slices_with_pods() -> None:
-    """With dependsOn, the JobSet controller creates the pods of the second group when those of the first group run."""
+    """With dependsOn, the JobSet controller creates the pods of the second group later than those of the first."""
     workload = gang()
     (first,) = workload.groups
     later = PodGroup(name="later", replicas=1, parallelism=2, template=first.template)
@@ -129,7 +129,7 @@ def test_slices_without_pods_do_not_delay_the_slices_with_pods() -> None:
 
 
 def test_ready_slices_are_released_after_the_hold_if_no_further_slice_is_ready() -> None:
-    """PARTIAL_HOLD overrides the deletion delay."""
+    """The deletion delay does not apply to released pools."""
     workload = gang()
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(2)
@@ -150,7 +150,7 @@ def test_ready_slices_are_released_after_the_hold_if_no_further_slice_is_ready()
 
 
 def test_released_pool_is_deleted_without_settling() -> None:
-    """No pod can be bound to a free pool. In the past, its nodes were cordoned for 60 s before each such delete."""
+    """No pod with chips can be bound to a free pool. In the past, its nodes were cordoned for 60 s before a delete."""
     world = world_of(gang(), pools=1)
     world.live(2)
     world.live(125, seconds=10)
@@ -224,7 +224,7 @@ def test_unneeded_held_pool_serves_the_next_jobset_with_or_without_all_or_nothin
 # --- Create all pools or none ---
 
 
-def test_jobset_with_one_impossible_slice_gets_no_pool_and_reports_the_reason() -> None:
+def test_all_or_nothing_jobset_with_an_impossible_slice_gets_no_pool_and_reports_why() -> None:
     """A JobSet without all-or-nothing gets the pools of its possible slices."""
     together, apart = gang("together"), make_jobset("apart", replicas=2)
     world = world_of(together, apart)
@@ -244,7 +244,7 @@ def test_jobset_with_one_impossible_slice_gets_no_pool_and_reports_the_reason() 
     assert "3x3x3" in waits.message
 
 
-def test_other_slices_are_created_only_once_the_pool_of_the_rejected_slice_is_up() -> None:
+def test_other_slices_are_retried_only_when_the_pool_of_the_rejected_slice_is_up() -> None:
     """In the past, the pools of the other slices were created and released up to four times in five hours.
 
     GKE may accept a create and report the rejection when the operation ends; the other slices wait until then.
@@ -299,7 +299,7 @@ def flex_start() -> tuple[World, Workload]:
     return world_of(workload, capacity=parse_choices("flex-start")), workload
 
 
-def test_flex_start_pools_without_nodes_are_kept_without_a_time_limit() -> None:
+def test_flex_start_pools_wait_for_the_first_nodes_without_a_time_limit() -> None:
     """The hold starts when a slice is ready; the second pool then has PARTIAL_HOLD (20 minutes) to get its nodes."""
     world, workload = flex_start()
     world.live(600, seconds=60)
@@ -380,8 +380,8 @@ def test_complete_workload_keeps_the_free_pools_that_it_counts_on_when_its_hold_
 
 
 @pytest.mark.parametrize("minutes", [1, 7])
-def test_workload_whose_pods_were_not_bound_to_its_pools_waits_for_its_turn(minutes: int) -> None:
-    """Claims expire after 6 minutes."""
+def test_workload_waits_for_its_turn_after_its_claim_has_expired(minutes: int) -> None:
+    """A claim of a slice with pods expires after 6 minutes."""
     small, large = gang("small", replicas=1), gang("large", replicas=2)
     world = world_of(small, large)
     pool, slice_id = world.put_pool(make_pool(make_jobset("gone"))), make_slice(small).id
@@ -415,7 +415,7 @@ def test_hold_passes_on_after_a_pause_without_creates_if_there_is_no_stock() -> 
 
 
 @pytest.mark.parametrize("namespaces", [2, 3])
-def test_each_namespace_is_served_within_its_number_of_holds_and_pauses(namespaces: int) -> None:
+def test_honest_workload_is_served_within_one_hold_and_pause_per_namespace(namespaces: int) -> None:
     """All namespaces except one permanently request more pools than the zone has."""
     world = world_of(pools=2)
     world.add(*(gang(f"greedy{number}", f"n{number}", 4) for number in range(1, namespaces)))
@@ -460,8 +460,8 @@ def test_pause_begins_although_a_buffer_counts_on_a_pool_of_the_workload() -> No
     assert (len(world.pools), reasons(world), holder(world)) == (1, [], "train")
 
 
-def test_pause_begins_after_the_delete_of_a_pool_that_a_refused_slice_counted_on() -> None:
-    """A refused slice keeps its claim on the pool. In the past, the pause began while the pool was being deleted."""
+def test_pause_begins_after_the_delete_of_a_pool_that_an_expired_slice_counted_on() -> None:
+    """An expired slice keeps its claim on the pool. In the past, the pause began while the pool was being deleted."""
     world = world_of(gang(replicas=3), pools=2)
     world.live(115, seconds=10)
     world.add(make_jobset("rival", namespace="other"))
@@ -585,7 +585,7 @@ def test_decision_that_releases_pools_creates_none_and_creates_remain_rare(hold:
                 (said,) = (notice for notice in plan.notices if notice.reason == EventReason.CREATION_WAITING)
                 assert "were released because not all of them were available" in said.message
     assert releases >= 2
-    # A hold takes at most 30 s and a pause at least 60 s, so only a few creates are sent.
+    # A hold takes at most 30 s and a pause at least 60 s, so only a few pools are created.
     assert 2 <= len(world.created) <= 10
 
 
@@ -631,7 +631,7 @@ def waiting_for_room(hold: float) -> tuple[World, Workload]:
     return world, train
 
 
-def test_hold_lasts_while_buffers_are_deleted_to_make_room_under_a_limit() -> None:
+def test_hold_lasts_while_pools_of_buffers_are_deleted_to_make_room() -> None:
     """In the past, a PARTIAL_HOLD shorter than a delete ended the hold first, and the buffer took the chips again."""
     world, train = waiting_for_room(15.0)
     for _ in range(20):

@@ -77,7 +77,7 @@ def test_pods_run_on_the_pool_of_their_job() -> None:
 
 
 @pytest.mark.parametrize("rules", [GKE_RULES, NODE_GROUP_RULES], ids=lambda rules: rules.supplier_name)
-def test_expected_nodes_fit_the_pods_of_their_job_and_no_others(rules: object) -> None:
+def test_expected_nodes_of_a_job_fit_only_pods_that_tolerate_its_taint(rules: object) -> None:
     jobset = _jobset()
     world = _world(jobset)
     world.step()

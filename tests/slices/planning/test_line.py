@@ -1,6 +1,6 @@
 """Tests of the queue for a scarce resource, whose order follows priorities, turns of namespaces and last grants.
 
-A slice of a higher priority is first, and blocks lower priorities for up to 12 hours.
+Slices of higher priorities come first, and may keep chips from others for at most 12 hours.
 """
 
 from __future__ import annotations
@@ -150,10 +150,10 @@ def test_line_interleaves_namespaces_of_each_priority(units: list[Unit], grants:
 
 
 @given(_LINES.filter(bool), st.lists(st.tuples(st.integers(0, 8), _UNITS), max_size=60))
-def test_each_unit_is_first_within_a_bound_that_later_arrivals_do_not_change(
+def test_each_unit_is_first_after_a_bounded_number_of_grants(
     at_first: list[Unit], later: list[tuple[int, Unit]]
 ) -> None:
-    """A unit waits for at most (number of namespaces x units of its namespace) grants. Granted units stay queued."""
+    """A unit waits for at most max(number of namespaces x units of its namespace) grants. Granted units stay queued."""
     waiting = {entry.id: entry._replace(priority=0, since=NOW, created_at=NOW) for entry in at_first}
     chosen = min(waiting)
     stamps: Stamps = {}

@@ -180,7 +180,7 @@ def test_an_idle_pool_whose_reservation_ends_soon_is_not_used_again(hours: float
     assert len(world.created) == pools
 
 
-def test_pool_of_an_ended_reservation_is_deleted_once_its_nodes_are_gone() -> None:
+def test_pool_of_an_ended_reservation_is_deleted_when_its_nodes_are_gone() -> None:
     """GKE cannot recreate nodes of an ended reservation, so the pods get another pool."""
     workload = make_jobset("train")
     world = running(workload)

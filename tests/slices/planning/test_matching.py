@@ -1,4 +1,4 @@
-"""Tests of the matching of slices and pools, which follows the bound pods, not labels of pools.
+"""Tests of the matching of slices and pools, in which bound pods come before labels of pools.
 
 Pools that the Go provisioner created are used and deleted like pools of this provisioner.
 """
@@ -125,7 +125,7 @@ _SINGLE_HOSTS = make_requirements(topology="2x2x1")
 _GONE = make_jobset("gone", replicas=4, parallelism=5, template=_SINGLE_HOSTS)
 
 
-def test_ready_pool_is_used_first() -> None:
+def test_ready_pool_is_preferred_to_a_pool_in_creation() -> None:
     world = World(make_jobset(parallelism=5, template=_SINGLE_HOSTS))
     world.put(make_pool(_GONE, job=0, status=PoolStatus.PROVISIONING))
     ready = world.put_pool(make_pool(_GONE, job=1))
@@ -147,7 +147,7 @@ def test_larger_free_pool_of_single_hosts_is_used_after_ten_minutes(*, minutes: 
 
 
 @pytest.mark.parametrize("hosts", [4, 6], ids=["too few hosts", "spare hosts"])
-def test_free_pool_of_single_hosts_with_another_number_of_hosts_is_not_used(hosts: int) -> None:
+def test_new_slice_uses_no_pool_of_single_hosts_with_another_number_of_hosts(hosts: int) -> None:
     """In the past, a slice of one host could take a pool of 16 hosts, and kept all 16 while its pod ran."""
     world = World(make_jobset(parallelism=5, template=_SINGLE_HOSTS))
     world.put_pool(make_pool(_GONE, hosts=hosts))

@@ -254,7 +254,7 @@ def test_resource_labels_name_namespace_and_workload_unless_disabled() -> None:
 
 
 def test_label_of_a_team_is_written_in_googles_form() -> None:
-    """Values of resource labels may contain only lower-case letters, digits, hyphens and underscores."""
+    """Values of resource labels may not contain upper-case letters or dots."""
     environment = {
         "GCP_NODE_RESOURCE_LABELS": "team={label:team}, x=y, no={label:no}",
         "GCP_POD_TO_NODE_LABELS": "team",
@@ -265,7 +265,7 @@ def test_label_of_a_team_is_written_in_googles_form() -> None:
 
 @pytest.mark.parametrize("kind", [CapacityKind.ON_DEMAND, CapacityKind.FLEX_START])
 def test_no_setting_makes_a_pool_look_auto_provisioned(kind: CapacityKind) -> None:
-    """GKE's cluster autoscaler deletes pools that are marked as auto-provisioned."""
+    """GKE's cluster autoscaler may delete pools that are marked as auto-provisioned."""
     allowed = ", ".join(VALUES)
     values = {name: value for name, value in VALUES.items() if name != "node-image-type"}
     body = body_of(request_of({"ALLOWED_NODE_SETTINGS": allowed}, values, kind))
@@ -340,7 +340,7 @@ def test_fit_reads_disk_and_huge_pages_from_a_pool() -> None:
     assert node_fields.huge_pages_bytes(pool.node) == {"hugepages-2Mi": 4 << 20, "hugepages-1Gi": 3 << 30}
 
 
-def test_options_of_nodes_are_rejected_by_node_groups_if_they_are_set() -> None:
+def test_node_options_that_node_groups_do_not_support_are_rejected_if_set() -> None:
     gce = {**REQUIRED, "PROVIDER": "gce", "NODE_GROUP_IMAGES": "*=projects/p/global/images/i"}
     read_settings({**gce, "GCP_NODE_LABELS": "a=b", "GCP_NODE_TAINTS": "a=b:NoSchedule"})
     for variable, value in (

@@ -147,8 +147,8 @@ def test_huge_pages_reduce_the_memory_for_pods(*, seen: bool) -> None:
 
 
 @pytest.mark.parametrize(("offered_gib", "kept"), [(700, True), (699, False)])
-def test_pod_that_exceeds_the_offer_is_served_if_existing_nodes_offer_more(offered_gib: int, *, kept: bool) -> None:
-    """Nodes of newer GKE versions reserve less memory than the formula, so refusals end once a newer node exists."""
+def test_pod_that_exceeds_the_offer_gets_a_pool_if_existing_nodes_offer_more(offered_gib: int, *, kept: bool) -> None:
+    """Nodes of newer GKE versions reserve less memory than the formula, so refusals end when a newer node exists."""
     small, large = (
         make_jobset(name, parallelism=4, template=make_requirements(**V6E, memory_bytes=size * GIB))
         for name, size in (("small", 1), ("large", 700))
@@ -159,7 +159,7 @@ def test_pod_that_exceeds_the_offer_is_served_if_existing_nodes_offer_more(offer
     world.nodes = {name: replace(node, allocatable_memory_bytes=707 * GIB) for name, node in world.nodes.items()}
     world.step()
     assert len(world.created) == 2
-    # The new nodes offer less than the old node: the pool is kept, or deleted if the scheduler binds no pod to it.
+    # The new nodes offer less than the old nodes: the pool is kept, or deleted if the scheduler binds no pod to it.
     pool = world.pools[world.created[-1]]
     world.put(*make_nodes(pool, created_at=world.now, allocatable_memory_bytes=offered_gib * GIB))
     world.pools = {name: replace(pool, status=type(pool.status).RUNNING) for name, pool in world.pools.items()}

@@ -85,7 +85,7 @@ def test_pool_of_a_suspended_job_is_attributed_to_the_job(name: str) -> None:
 
 
 def test_pool_of_a_job_without_the_annotation_is_kept_while_pods_run() -> None:
-    """Without the annotation, the Job is not read. With SERVE_PODS=none, new pods of the Job get no pool."""
+    """Without the annotation `serve`, the Job is not read. With SERVE_PODS=none, new pods of the Job get no pool."""
     job = make_job()
     world = running(job)
     del world.workloads[job.uid]

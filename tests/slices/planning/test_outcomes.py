@@ -90,7 +90,7 @@ def test_invalid_request_is_sent_again_when_it_changes() -> None:
 
 
 def test_rejected_create_is_repeated_at_growing_intervals_of_at_most_4_hours() -> None:
-    """The cause may be outside the request, which is repeated after 15 minutes, then 30, up to 4 hours."""
+    """The cause may be outside the request, which is repeated after about 15 minutes, then 30, up to 4 hours."""
     world = World(make_jobset())
     world.refuse_create = lambda _: failure(FailureKind.INVALID)
     tries = [world.now for _ in range(24 * 60) if world.step(seconds=60).creates]

@@ -48,7 +48,7 @@ def live(world: World, seconds: float, *, every: float = 5.0) -> float:
 
 
 @pytest.mark.parametrize("changes", [{}, {"replace_stuck_slices": True}])
-def test_pool_whose_nodes_the_scheduler_refuses_is_released_within_two_minutes(changes: dict[str, Any]) -> None:
+def test_pool_whose_nodes_the_scheduler_refuses_is_deleted_within_two_minutes(changes: dict[str, Any]) -> None:
     """In the past, pools that no pod could use were kept indefinitely, or replaced 120 times a day."""
     world = World(make_jobset(), settings_=settings(**changes))
     assert live(world, 180) <= 2 * 120
@@ -175,7 +175,7 @@ def new_volume(world: World) -> None:
 
 
 @pytest.mark.parametrize("change", [new_volume, startup_taint, silent_scheduler, cordon, lose_readiness])
-def test_pool_is_kept_while_the_refusal_has_another_cause(change: Callable[[World], None]) -> None:
+def test_pool_is_kept_while_the_refusal_may_have_a_temporary_cause(change: Callable[[World], None]) -> None:
     world = World(make_jobset())
     silent_scheduler(world)
     for _ in range(36):
@@ -294,7 +294,7 @@ def test_unused_pools_of_a_gang_are_deleted_if_one_of_its_slices_is_invalid() ->
 
 
 @pytest.mark.parametrize("cause", ["too much memory", FailureKind.INVALID, FailureKind.STOCKOUT])
-def test_pools_of_a_gang_are_deleted_if_no_slice_becomes_ready_within_partial_hold(cause: str | FailureKind) -> None:
+def test_gang_loses_its_pools_if_no_further_slice_is_ready_within_partial_hold(cause: str | FailureKind) -> None:
     """In the past, the pools of a gang that could never be complete were kept without limit."""
     world = gang_of_four(partial_hold_seconds=1200)
     pod = max(world.pods.values(), key=lambda pod: pod.name)

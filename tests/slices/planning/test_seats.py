@@ -205,7 +205,7 @@ def test_next_job_of_a_cronjob_waits_like_the_refused_job(
     assert least <= len(world.created) <= most
 
 
-def test_refused_pod_waits_although_an_equal_pod_runs_until_it_is_bound() -> None:
+def test_refused_pod_waits_although_an_equal_pod_runs() -> None:
     world = cluster()
     world.scale(1)
     world.settle()
@@ -240,7 +240,7 @@ def test_refused_pod_waits_although_an_equal_running_pod_is_replaced_on_its_node
 
 @pytest.mark.parametrize("change", ["none", "restart of the controller", "new pods"])
 def test_refused_pods_start_together_after_one_of_them_is_bound(change: str) -> None:
-    """The scheduler may bind another pod than the one that is tried, to the pool that was created for it."""
+    """The scheduler may bind another pod to the pool that was created for the pod that is tried."""
     world = cluster()
     world.scale(6)
     world.live(6, seconds=300, binds=False)
@@ -584,7 +584,7 @@ def test_flex_start_pool_in_creation_serves_the_marked_pods_it_was_created_for()
     assert world.sizes == [2, 2]
 
 
-def test_pods_of_lower_priority_get_no_nodes_with_a_pod_of_higher_priority() -> None:
+def test_pool_for_a_pod_of_higher_priority_has_no_nodes_for_pods_of_lower_priority() -> None:
     """The free chips are kept for the JobSet of priority 100, so the pool for the pod of priority 200 has one node."""
     world = cluster(max_chips=64)
     world.scale(10, owner="old", namespace="old")
@@ -731,7 +731,7 @@ def test_rejected_writes_do_not_block_writes_to_other_pods() -> None:
         pytest.param(20, "ReplicaSet", False, id="disabled by the setting"),
     ],
 )
-def test_no_costs_are_written_if_they_have_no_effect(number: int, kind: str, on: bool) -> None:
+def test_no_costs_are_written_if_disabled_or_without_effect(number: int, kind: str, on: bool) -> None:
     assert scaled(number, kind=kind, on=on).look().costs == ()
 
 

@@ -117,8 +117,8 @@ def test_request_has_the_placement_that_gke_accepts_for_the_shape(
     assert misfit(slice_.requirements, GKE_RULES.expected_node(expected_pool(made))) == ()
 
 
-def test_nodes_may_pull_private_images_unless_the_setting_limits_scopes() -> None:
-    """The default OAuth scopes of GKE do not allow pulling private images."""
+def test_nodes_have_the_cloud_platform_scope_unless_the_setting_has_others() -> None:
+    """Nodes of a pool without OAuth scopes cannot pull private images."""
     assert request_of(slice_of()).node["node_oauth_scopes"] == ("https://www.googleapis.com/auth/cloud-platform",)
     other = ("https://www.googleapis.com/auth/devstorage.read_only",)
     assert request_of(slice_of(), node_oauth_scopes=other).node["node_oauth_scopes"] == other
@@ -221,7 +221,7 @@ def test_invalid_annotation_of_a_pod_is_an_error_that_quotes_it(key: str, value:
 
 
 def test_pods_that_select_the_first_pool_of_their_slice_by_its_name_get_no_other_pool() -> None:
-    """In the past, one pool after the other was created, because each attempt has another name (seed 42197)."""
+    """In the past, one pool after the other was created, because each attempt has another name."""
     workload = make_jobset()
     name = pool_name(workload.name, make_slice(workload).id, 0)
     slice_ = make_slice(workload, requirements=make_requirements(selector={constants.NODE_POOL: name}))

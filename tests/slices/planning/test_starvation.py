@@ -47,7 +47,7 @@ def test_shape_that_is_always_out_of_stock_does_not_delay_other_shapes(missing: 
 
 
 def test_slow_stockouts_of_large_shapes_do_not_block_a_small_slice() -> None:
-    """Four creates each end in a stockout after 30 minutes, and GKE accepts two operations at the same time."""
+    """Creates of four slices end in stockouts after 30 minutes, and GKE accepts two operations at the same time."""
     shapes = ("2x2x2", "2x2x4", "2x4x4", "4x4x4")
     world = World(*(jobset_of(f"big{number}", shape) for number, shape in enumerate(shapes)))
     market = Market(world, seconds=1800)
@@ -107,7 +107,7 @@ def test_rejected_slices_of_a_workload_are_tried_at_a_bounded_rate() -> None:
 
 
 def test_failing_creates_of_a_namespace_do_not_block_other_creates() -> None:
-    """70 JobSets are rejected. Another namespace gets a pool in the next round, the same one within 19 minutes."""
+    """70 JobSets are rejected. Another namespace gets a pool in the next round, their namespace within 19 minutes."""
     world = World(*(jobset_of(f"refused{number}", "2x2x2", namespace="many") for number in range(70)))
     world.refuse_create = lambda create: (
         failure(FailureKind.PERMISSION) if named(create).startswith("refused") else None

@@ -84,7 +84,7 @@ def test_event_says_why_pods_without_a_pending_leader_get_no_pool(node: str, whe
     assert world.created == []
 
 
-def test_delete_of_a_joined_slice_contains_the_groups_of_its_child_jobs() -> None:
+def test_delete_for_a_slice_of_several_child_jobs_contains_their_groups() -> None:
     """In the past, the gate looked for pods of one child Job only, so no such pool was ever replaced."""
     workload = make_jobset(replicas=2)
     workload = replace(workload, groups=(replace(workload.groups[0], jobs=2, lowest_leads=True),))
@@ -296,7 +296,7 @@ def test_slice_of_pods_with_a_missing_pod_takes_no_free_pool(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "Job"])
-def test_slice_of_pods_that_lost_a_node_is_replaced_despite_a_further_pod(kind: str) -> None:
+def test_pool_that_lost_a_node_is_deleted_although_a_further_pod_waits(kind: str) -> None:
     """The pod with the highest index may run while the slice lacks a pod with a lower index."""
     world = running_wide(kind)
     (name,) = world.created
@@ -324,7 +324,7 @@ def test_elastic_jobset_keeps_its_pool_with_an_unready_node(pods: int) -> None:
 
 
 @pytest.mark.parametrize("terminating", [False, True], ids=["pod of the dead node deleted", "pod terminates"])
-def test_slice_of_four_hosts_with_a_dead_node_gets_another_pool(*, terminating: bool) -> None:
+def test_pool_of_four_hosts_with_a_dead_node_is_deleted(*, terminating: bool) -> None:
     """The kubelet of a dead node never confirms the end of a pod, which then terminates without end."""
     workload = make_jobset(parallelism=4, template=make_requirements(topology="2x2x4"))
     world = running(workload)
@@ -473,7 +473,7 @@ def test_accepted_create_without_effect_raises_an_alert() -> None:
 
 
 def test_message_of_a_hanging_pool_contains_the_failure_of_the_pool() -> None:
-    """If a TPUNodeGroup waits for a limit on machines, its user reads the cause only in the Event SliceStuck."""
+    """If a TPUNodeGroup waits for a limit on machines, its user reads the cause in the Event SliceStuck."""
     jobset = make_jobset()
     world = World(jobset)
     limit = Failure(kind=FailureKind.QUOTA, message="MAX_MACHINES_PER_NAMESPACE leaves 2 machines")

@@ -146,7 +146,7 @@ def _complete(world: World, workload: Workload) -> None:
 
 
 @pytest.mark.parametrize("arrange", [lambda *_: None, _complete], ids=["some slices are there", "all are"])
-def test_pools_of_suspended_all_or_nothing_slices_remain_held(
+def test_pools_of_suspended_all_or_nothing_slices_are_kept(
     arrange: Callable[[World, Workload], None],
 ) -> None:
     asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: "train"})

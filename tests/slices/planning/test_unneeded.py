@@ -78,7 +78,7 @@ def test_newer_of_two_pools_of_a_slice_is_kept() -> None:
 
 @pytest.mark.parametrize("marked", [False, True])
 def test_new_pool_of_a_slice_without_placement_is_kept_until_its_pods_are_bound(*, marked: bool) -> None:
-    """Without placement, the scheduler may give the node of the first pool to pods of other workloads at any time."""
+    """Without placement, the scheduler may bind pods of other workloads to the first pool at any time."""
     world = World(make_jobset(), settings_=settings(deletion_delay_seconds=0.0), marked=marked)
     (workload,) = world.workloads.values()
     world.put_pool(make_pool(workload))
@@ -138,7 +138,7 @@ def test_pool_settles_for_any_pod_that_may_be_bound_to_it() -> None:
         pytest.param(PoolStatus.RUNNING, 2, FREE, id="kept free"),
     ],
 )
-def test_a_pool_to_which_no_pod_can_be_bound_is_deleted_without_settling(
+def test_failed_nodeless_or_free_pool_is_deleted_without_settling(
     status: PoolStatus, nodes: int, labels: Mapping[str, str]
 ) -> None:
     world = World(settings_=settings(deletion_delay_seconds=20.0, namespaces=("another",)))
@@ -152,7 +152,7 @@ def test_a_pool_to_which_no_pod_can_be_bound_is_deleted_without_settling(
 
 
 def test_pool_settles_if_it_became_free_a_moment_ago() -> None:
-    """The scheduler may have chosen a node for a pod before the node was labelled free (seed 41549)."""
+    """The scheduler may have chosen a node for a pod before the node was labelled free."""
     world = idle_world()
     put_leader(world)
     for node in list(world.nodes.values()):
@@ -161,7 +161,7 @@ def test_pool_settles_if_it_became_free_a_moment_ago() -> None:
 
 
 def test_pool_settles_if_a_slice_counted_on_it_a_moment_ago() -> None:
-    """The labels that opened the pool for the slice, and that the caches do not show yet, also admit other pods."""
+    """The change of the node labels, which the caches do not show yet, also admits other pods."""
     train = make_jobset("train")
     world = World(settings_=settings(deletion_delay_seconds=15.0, namespaces=("default",)))
     world.put_pool(make_pool(make_jobset("gone")))
@@ -381,7 +381,7 @@ def test_pool_that_is_needed_again_is_uncordoned() -> None:
 
 
 def narrowed_world(count: int = 1) -> World:
-    """Return a world with pools that are due for deletion, of JobSets in a namespace that is no longer served."""
+    """Return a world with pools of JobSets in a namespace that is no longer served."""
     world = World(settings_=settings(namespaces=("served",)))
     for index in range(count):
         world.put_pool(make_pool(make_jobset(f"train-{index}")))
@@ -463,7 +463,7 @@ def test_pool_that_is_still_needed_does_not_delay_other_deletes() -> None:
 
 @pytest.mark.parametrize("suspended", [False, True])
 def test_jobset_that_is_no_longer_opted_in_keeps_its_pool_until_it_ends(*, suspended: bool) -> None:
-    """OPT_IN_LABEL only restricts creates. Existing pools are used and deleted as usual."""
+    """OPT_IN_LABEL restricts which workloads get new pools."""
     world = due_world(suspended=suspended)
     for opt_in in ({}, {"opt_in_label": ("team", "a")}):
         world.settings = settings(keep_suspended=True, **opt_in)

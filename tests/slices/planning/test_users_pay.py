@@ -112,7 +112,7 @@ def test_leader_without_chips_keeps_a_pool_with_the_labels_of_its_slice_and_pays
 
 
 @pytest.mark.parametrize("worker", [True, False], ids=["worker bound", "no worker bound"])
-def test_pool_with_a_leader_without_chips_is_kept_for_the_creator_and_with_workers(worker: bool) -> None:
+def test_leader_without_chips_keeps_its_own_pool_and_another_pool_only_with_workers(worker: bool) -> None:
     """The leader's slice counts on the pool of another workload for at most six minutes without a bound worker."""
     first = make_jobset("first")
     serve = make_lws(size=2, replicas=2)
