@@ -182,8 +182,8 @@ def test_mock_provider_is_rejected() -> None:
     assert "PROVIDER='mock' is not one of gke, gce" in done.stderr
 
 
-def test_empty_allow_list_is_logged_as_none_and_unset_list_is_left_out() -> None:
-    """An unset list allows everything, and "none" allows nothing."""
+def test_allow_list_is_logged_only_if_it_differs_from_the_default() -> None:
+    """ALLOWED_NETWORKS=none allows no network; if the list is unset, all networks are allowed."""
     logged = readable(settings(allowed_networks=(), allowed_reservations=None, allowed_node_settings=()))
     assert {key: value for key, value in logged.items() if key.startswith("ALLOWED_")} == {"ALLOWED_NETWORKS": "none"}
 

@@ -1,4 +1,4 @@
-"""Tests of `tpu-provisioner drain`, which lists the node pools that are left and why, and exits with 0 if none is."""
+"""Tests of `tpu-provisioner drain`, which lists the node pools that are left and why, and of its exit codes."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ _VALUES = ((None, "removed"), ("x", "unknown pool"), ("other", "another pool"))
         *(pytest.param(_nothing, value, False, id=f"{edited}, seen before") for value, edited in _VALUES[:2]),
     ],
 )
-def test_pool_under_work_is_kept_for_20_minutes_if_the_label_of_its_node_is_edited(
+def test_pool_in_use_is_kept_although_the_label_of_its_node_is_edited(
     tell: Callable[[World, PoolName], None], value: str | None, *, restarts: bool
 ) -> None:
     world = World()

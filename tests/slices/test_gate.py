@@ -451,7 +451,7 @@ _JOB = object_path("jobs", "train", namespace=NAMESPACE, root=PLAIN_JOB.root)
         pytest.param(None, False, id="Job deleted"),
     ],
 )
-def test_pool_of_a_job_is_deleted_only_if_a_live_read_shows_its_end(
+def test_pool_of_a_job_is_kept_while_a_live_read_shows_that_the_job_needs_it(
     world: World, *, changes: dict[str, Any] | None, kept: bool
 ) -> None:
     """A Job keeps the pool only with the right UID and the annotation. Otherwise pods on the nodes still keep it."""

@@ -23,7 +23,7 @@ POOL = NodePool(name=PoolName("train-pool"), status=PoolStatus.PROVISIONING, hos
 
 
 class BusyKube(FakeKube):
-    """API server that runs callbacks at each call, before each list of nodes and after each list of pods."""
+    """API server that runs callbacks at lists and patches, before lists of nodes and after lists of pods."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class BusyKube(FakeKube):
 
 
 class LargeKube(BusyKube):
-    """API server with thousands of nodes: finds pods by node, because FakeKube scans all objects for each list."""
+    """API server for thousands of nodes: finds pods by node, because FakeKube scans all objects for each list."""
 
     def __init__(self, clock: FakeClock, *, nodes: int) -> None:
         super().__init__()
@@ -141,11 +141,11 @@ def test_node_that_registers_during_the_check_keeps_the_pool(name: str, *, close
 
 
 @pytest.mark.parametrize(("slow", "goes"), [(6, True), (7, False)])
-def test_slow_last_check_is_repeated_at_most_three_times(*, slow: int, goes: bool) -> None:
+def test_slow_last_check_is_made_at_most_three_times(*, slow: int, goes: bool) -> None:
     """A slow check is repeated, because the process may have been suspended. Three slow checks keep the pool."""
     kube, clock = BusyKube(), FakeClock()
     gate = make(kube, clock)
-    # The gate lists nodes twice before the last check and twice in each of its tries; the first `slow` lists take 3 s.
+    # The gate lists nodes twice before the last check and twice in each try of it; the first `slow` lists take 3 s.
     times = iter([3.0] * slow)
     kube.before_nodes = lambda: clock.advance(next(times, 0.9))
     if goes:

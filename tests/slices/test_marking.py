@@ -106,7 +106,7 @@ def test_pod_is_marked_or_kept_off_slices_or_unchanged(metadata: Json, spec: Jso
 def test_pods_of_a_stateful_set_are_a_group_if_its_slice_has_several_hosts(
     topology: str, chips: int, kind: str, key: str
 ) -> None:
-    """Pods with equal marks may be bound to any pool with these marks, so each slice of several hosts needs its own."""
+    """Pods with equal marks may be bound to any pool with them, so a slice of several hosts has its own marks."""
     pod = {"metadata": {"ownerReferences": [reference(kind, "a")]}, "spec": pod_spec(topology=topology, chips=chips)}
     patched = apply_patch(pod, _review(pod).patch)
     assert labels_of(key, "research").items() <= patched["spec"]["nodeSelector"].items()

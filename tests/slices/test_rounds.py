@@ -173,7 +173,7 @@ def test_hints_are_written_at_most_every_2_s() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "want"), [(0.9, 0.0), (1.0, 1.0), (-0.9, 0.0), (-1.0, -1.0)])
-def test_clock_that_differs_by_a_second_counts_as_set(seconds: float, want: float) -> None:
+def test_clock_change_of_at_least_a_second_is_followed(seconds: float, want: float) -> None:
     steady, by = FakeClock(), [0.0]
     clock = FollowedClock(lambda: datetime.fromtimestamp(steady() + by[0], tz=UTC), steady)
     by[0] = seconds

@@ -115,7 +115,7 @@ def _reason(world: World) -> str:
 
 
 def test_request_waits_while_the_machine_types_of_the_cluster_are_unknown() -> None:
-    """The condition Failed is final: Kueue would give up on a request that can be served once the right is granted."""
+    """The condition Failed is final: Kueue would give up on a request that can be served when the right is granted."""
     world = requesting(accelerator="tpu9x", topology="4x4", count=4)
     listed = world.watches.machine_configs
     forbidden: FakeWatch[Any] = FakeWatch(dict)

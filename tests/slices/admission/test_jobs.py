@@ -67,7 +67,7 @@ def selector_after(raw: Json, changes: WebhookSettings) -> Any:
 
 
 @pytest.mark.parametrize(("replicas", "parallelism"), [(4, 1), (4, 2), (3, 1)])
-def test_child_jobs_that_together_fill_a_slice_select_the_same_nodes(replicas: int, parallelism: int) -> None:
+def test_child_jobs_that_together_fill_a_slice_get_no_job_key(replicas: int, parallelism: int) -> None:
     """With its own job-key selector, each child Job would get a whole slice and use only a part of it."""
     together = replicas != 3
     pod = pod_spec(topology="2x2x4")

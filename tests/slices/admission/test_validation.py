@@ -143,7 +143,7 @@ def judge_by(**changes: Any) -> Judge:
 
 
 USUAL = judge_by()
-#: Judge for settings that serve only JobSets, LeaderWorkerSets, RayClusters and annotated Jobs.
+#: Judge for settings that do not serve pods of other controllers, such as Deployments.
 UNSERVED = judge_by(serve_pods="none")
 UNSET = Judge(settings_of=settings_by_object({}), rules=GKE_RULES)
 
@@ -323,7 +323,7 @@ def test_valid_or_exempt_object_gets_no_warning(raw: Json) -> None:
         pytest.param(bare_pod(pod_spec(nodeSelector={})), id="a pod that selects no topology"),
     ],
 )
-def test_only_the_shape_of_pods_is_checked_if_serve_pods_does_not_select_them(raw: Json) -> None:
+def test_warnings_that_depend_on_being_served_are_omitted_for_unserved_pods(raw: Json) -> None:
     assert created(raw, by=UNSERVED) == Answer()
     assert created(raw, by=judge_by(serve_pods="annotated")) == Answer()
     assert created(raw) != Answer()
@@ -332,7 +332,7 @@ def test_only_the_shape_of_pods_is_checked_if_serve_pods_does_not_select_them(ra
 @pytest.mark.parametrize("by", [USUAL, UNSERVED], ids=["served", "unserved"])
 @pytest.mark.parametrize("replicas", [0, 1, 2, 300])
 def test_deployment_on_several_hosts_gets_the_reason_and_is_admitted(replicas: int, by: Judge) -> None:
-    """A Deployment is not rejected, because nodes that the provisioner did not create may run its pods."""
+    """This Deployment is not rejected, because nodes that the provisioner did not create may run its pods."""
     found = created(deployment(replicas, pod_spec()), by=by)
     (warning,) = found.warnings
     assert found.denied == ""
@@ -608,7 +608,9 @@ def test_doubtful_object_gets_a_warning_and_is_not_rejected(raw: Json) -> None:
         ),
     ],
 )
-def test_only_permanent_limits_and_allow_lists_cause_warnings(changes: dict[str, Any], raw: Json, words: str) -> None:
+def test_object_over_a_permanent_limit_or_outside_an_allow_list_gets_a_warning(
+    changes: dict[str, Any], raw: Json, words: str
+) -> None:
     found = created(raw, by=judge_by(**changes))
     assert words in "".join((found.denied, *found.warnings))
     assert bool(found.denied or found.warnings) == bool(words)

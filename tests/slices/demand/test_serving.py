@@ -103,7 +103,7 @@ def test_reason_for_not_serving_names_the_missing_opt_in_label() -> None:
 def test_jobset_with_slice_autoprovisioning_is_not_served(
     *, dynamic: bool, workload: dict[str, Any], policy: dict[str, Any], told: bool
 ) -> None:
-    """The Go provisioner serves JobSets with this label by Slice resources, whether or not they have SLICE_TOPOLOGY."""
+    """The Go provisioner serves such JobSets by Slice resources, whether or not they have SLICE_TOPOLOGY."""
     changes = {"node_selector": {}, "annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}} if dynamic else {}
     owner = make_jobset(template=make_requirements(**changes), **workload)
     assert not ServingPolicy(**policy).serves(owner, make_requirements())

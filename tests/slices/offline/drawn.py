@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 class Dice:
     """Makes choices from bytes that hypothesis draws, which is faster than its strategies and shrinks as well.
 
-    Each choice uses one byte. A byte of 0, or a missing byte, selects the usual value.
+    Each choice uses one or two bytes. Bytes of 0, and missing bytes, select the usual value.
     """
 
     def __init__(self, drawn: bytes) -> None:

@@ -146,7 +146,7 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
     assert {pool.request.name: pool.request for pool in found.pools} == created
     told, said = world.told_first(), told_by(found, settings_)
     assert not told - said, f"not said by the plan: {told - said}; said: {said - told}"
-    # The plan reports all mistakes of a slice, the decision only the first.
+    # The plan may report several mistakes of a slice, the decision reports the first.
     wrong = EventReason.INVALID_REQUEST in {reason for reason, _ in told}
     assert all(wrong and reason == EventReason.INVALID_REQUEST for reason, _ in said - told), said - told
     # After pools were created, only notices of workloads that get no pool may change.

@@ -1,4 +1,4 @@
-"""Tests of the plan for manifests: its pools are those of a decision, and each mistake is reported with its line."""
+"""Tests of the plan for manifests: its pools are those of a decision, and mistakes are reported with their lines."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ _SMALLER = {"nodeSelector": {constants.TPU_TOPOLOGY: "2x4"}}
         pytest.param(_CAPACITY, {}, ("4x4", "on-demand"), id="its own annotations, which are reported"),
     ],
 )
-def test_pool_of_a_train_job_is_of_its_runtime_and_its_patches(
+def test_pool_of_a_train_job_follows_its_runtime_and_its_patches(
     metadata: dict[str, Any], spec: dict[str, Any], pool: tuple[str, str]
 ) -> None:
     """Trainer does not copy the metadata of a TrainJob to its JobSet."""
@@ -251,8 +251,8 @@ THING = {"apiVersion": "a.io/v1", "kind": "Thing", "metadata": {"name": "a"}}
         pytest.param({"template": {"spec": pod_spec(topology="4x4", accelerator="tpu-v6e-slice")}}, [], id="two hosts"),
     ],
 )
-def test_pods_on_one_host_of_an_unknown_kind_are_planned(spec: dict[str, Any], hosts: list[int]) -> None:
-    """The provisioner serves pods on one host of any controller, so reporting them as not served would be wrong."""
+def test_single_host_pods_of_an_unknown_workload_kind_are_planned(spec: dict[str, Any], hosts: list[int]) -> None:
+    """The provisioner serves single-host pods of any controller, so reporting them as not served would be wrong."""
     found = plan({**THING, "spec": spec})
     assert [pool.request.hosts for pool in found.pools] == hosts
     assert found.all_served is bool(hosts)
@@ -519,7 +519,7 @@ def test_region_is_not_inferred_from_an_annotation_that_is_not_read() -> None:
     assert assumed({}, [Document(raw)])["GCP_CLUSTER_LOCATION"] == "us-east5"
 
 
-def test_plan_reports_all_invalid_annotations_and_the_first_other_mistake() -> None:
+def test_plan_reports_several_mistakes_of_one_object() -> None:
     """An Event reports only the first mistake, so users would have to correct one mistake after the other."""
     raw = raw_lws(
         size=5,
@@ -587,7 +587,7 @@ def test_older_version_that_the_api_server_serves_is_planned(raw: dict[str, Any]
         ),
     ],
 )
-def test_remark_without_a_mistake_leaves_the_object_served(raw: dict[str, Any], words: str, pools: int) -> None:
+def test_remark_without_a_mistake_does_not_count_as_unserved(raw: dict[str, Any], words: str, pools: int) -> None:
     found = plan(raw)
     assert found.all_served
     assert len(found.pools) == pools

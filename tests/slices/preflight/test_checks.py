@@ -240,7 +240,7 @@ def _reserved(*reservations: str, zone: str = "", **more: object) -> dict[str, o
 def test_reservation_is_searched_in_each_zone_of_the_settings(
     there: dict[tuple[str, str], str], status: Status, words: str
 ) -> None:
-    """Pods may use the reservation only in the zones of the settings, so other zones are not searched."""
+    """Other zones are not searched."""
     zones = (Zone("us-central2-a"), Zone("us-central2-b"))
     world = World(changes=_reserved(reservation_path("r1", project="p"), zones=zones))
     world.inspector.reservations = {(project, zone, "r1"): state for (project, zone), state in there.items()}

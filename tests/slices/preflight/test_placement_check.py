@@ -70,7 +70,7 @@ def _check(cluster: FakeKube, **changes: Any) -> Finding:
     return check_placement(cluster, settings(**changes))
 
 
-def test_policy_that_marks_a_trial_in_all_namespaces_with_workloads_is_ok() -> None:
+def test_policy_that_marks_a_trial_is_ok_if_namespaces_with_workloads_are_labelled() -> None:
     """A trial is a dry-run create of a pod, which shows whether the policy adds marks."""
     cluster = Cluster().install()
     cluster.namespace("research", constants.PLACEMENT_ASSIGN)
@@ -155,7 +155,7 @@ def test_webhook_without_the_right_to_create_pods_is_reported_as_not_tried() -> 
     assert "TCP 8443" in finding.advice
 
 
-def test_label_is_missing_for_the_webhook_unless_its_setting_replaces_it() -> None:
+def test_missing_label_is_reported_for_the_webhook_with_the_setting_instead() -> None:
     cluster = Cluster()
     cluster.put_object(*_webhook("placement"))
     cluster.namespace("research")

@@ -1,4 +1,4 @@
-"""Tests of worlds with random events: the view is true, no limit is exceeded, and no used pool is deleted."""
+"""Tests of worlds with random events: the view is true, no limit is exceeded, and pools of running slices are kept."""
 
 from __future__ import annotations
 

@@ -147,7 +147,6 @@ def test_brief_of_an_invalid_annotation_ends_with_the_next_step_only(capacity: s
 
 @pytest.mark.parametrize(("message", "cause"), [("Limit (TPUS): 0.", "quota: Limit (TPUS): 0"), ("x" * 99, "quota")])
 def test_brief_of_slices_that_start_together_has_the_message_if_it_fits(message: str, cause: str) -> None:
-    """In the past, the message was cut from the reason, which names the workload first if slices start together."""
     last = failure(FailureKind.QUOTA, message)
     wait = WaitsFor(kind=WaitKind.FAILURES, failure=last, together=make_jobset("train"))
     assert waits.brief(wait) == f"{cause}. {waits.next_step(wait)}"

@@ -127,7 +127,7 @@ def test_unreadable_end_is_unknown_and_logged_once(kind: FailureKind) -> None:
     assert [line["event"] for line in logs] == ["reservation.not_read"]
 
 
-def test_reservations_that_do_not_exist_are_not_remembered() -> None:
+def test_reservations_that_do_not_exist_are_forgotten() -> None:
     """A later list of pools forgets the reservations that have neither a pool nor a known end."""
     world = Reserved()
     world.gke.fail_always("create_node_pool", FailureKind.INVALID)

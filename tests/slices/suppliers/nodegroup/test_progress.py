@@ -171,7 +171,7 @@ def test_status_of_a_pool_follows_from_the_conditions_of_its_group(
 
 
 def test_group_that_waits_for_the_limit_on_machines_has_a_failure_with_the_limit() -> None:
-    """Users learn of the limit only from the message, which is in the Event SliceStuck after an hour."""
+    """Users learn of the limit from the message, which is in the Event SliceStuck after an hour."""
     limit = "4 machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves"
     found = progress(making("LimitReached", limit, seconds_ago=1e6))
     assert (found.status, found.failure) == (
