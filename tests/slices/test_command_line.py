@@ -153,7 +153,7 @@ def test_all_invalid_settings_are_reported_in_one_message() -> None:
     ],
     ids=["a kubeconfig", "a setting"],
 )
-def test_only_problems_of_settings_are_reported_as_settings(
+def test_missing_kubeconfig_is_not_reported_as_an_invalid_setting(
     environment: dict[str, str], words: str, tmp_path: Path
 ) -> None:
     kubeconfig = write_kubeconfig(tmp_path / "config", "https://127.0.0.1:9")

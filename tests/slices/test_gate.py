@@ -537,7 +537,7 @@ def test_slice_that_is_no_longer_stuck_keeps_its_pool(world: World) -> None:
     assert cordoned(world) == (False, False)
 
 
-def test_slice_with_pods_on_all_hosts_keeps_its_pool_if_a_further_pod_is_unschedulable(world: World) -> None:
+def test_slice_with_pods_on_all_hosts_keeps_its_pool_despite_a_further_pod(world: World) -> None:
     """The workload was scaled up, and the caches did not show that the other pods run."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "2", node=SECOND)

@@ -103,7 +103,7 @@ def test_gate_checks_2000_nodes_with_16_calls_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "node_lists"), [(0, 4), (1, 4), (256, 4), (501, 7)])
-def test_calls_of_the_gate_are_three_for_each_node_and_a_few(nodes: int, node_lists: int) -> None:
+def test_gate_makes_three_calls_per_node_and_a_few_others(nodes: int, node_lists: int) -> None:
     """Three lists of all nodes have pages of 500 nodes. The last check lists only uncordoned nodes and finds none."""
     kube = LargeKube(FakeClock(), nodes=nodes)
     Gate(api=kube, settings=settings(), clock=FakeClock().now).verify_deletable(a_delete())

@@ -1,4 +1,4 @@
-"""Tests of the hints, which survive a crash in a ConfigMap: content, size limit, damaged sections, reads, writes."""
+"""Tests of the hints, which a ConfigMap keeps for a restart: content, size limit, damaged sections, reads, writes."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_pool_of_a_lost_machine_type_counts_with_its_chips(lose: Callable[[World
     assert EventReason.LIMIT_REACHED in world.recorder.reasons("JobSet")
 
 
-def test_no_decision_is_made_without_machine_configs_that_are_listed_in_the_same_round() -> None:
+def test_no_decision_lacks_machine_configs_that_are_listed_in_the_same_round() -> None:
     """The watch becomes synced after the round has read its records, which were still empty."""
     world = World(max_chips=16)
     pool = _running(world)

@@ -69,7 +69,7 @@ def test_log_lines_of_a_pool_name_its_workload_and_slice(world: World) -> None:
 
 
 def test_pool_whose_create_was_rejected_is_not_reported_as_gone(world: World) -> None:
-    """In the past, the list of activities reported that a node pool was gone that had never existed."""
+    """In the past, the list of activities showed a node pool as gone although it had never existed."""
     world.gke.fail_always("create_node_pool", FailureKind.STOCKOUT)
     world.put_jobset()
     world.rounds(3, every_seconds=3)

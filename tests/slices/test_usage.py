@@ -75,7 +75,7 @@ def test_use_of_chips_follows_the_state_of_the_pool(prepare: Callable[[World], N
     assert unpriced == PoolUse(made.account, 8, None)
 
 
-def test_namespaces_beyond_the_limit_share_one_account() -> None:
+def test_namespaces_beyond_the_limit_share_one_label_value() -> None:
     """Users who create many namespaces cannot fill Prometheus. The first namespaces keep their own accounts."""
     known: set[Account] = set()
     many = [Account(f"team-{index:04}", _V4, "spot", use.value) for index in range(300) for use in Use]
@@ -110,7 +110,7 @@ class Watched(World):
         return [(stage.value, took) for stage, took in measured]
 
 
-def test_stage_is_measured_once_from_when_the_leader_became_unschedulable() -> None:
+def test_stage_is_measured_once_since_its_leader_became_unschedulable() -> None:
     """The time before the first decision counts as well, because the provisioner may not have been running."""
     world = Watched(make_jobset())
     world.now = after(100)

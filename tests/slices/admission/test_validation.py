@@ -711,7 +711,7 @@ def test_scaling_down_a_wrong_job_causes_a_warning_and_no_rejection(old: Json, n
     assert bool(found.warnings) != denied
 
 
-def test_region_is_taken_from_the_object_without_settings() -> None:
+def test_region_is_taken_from_the_object_if_the_settings_have_none() -> None:
     """The webhook may run without a metadata server, and then takes the region from the zones of the object."""
     by = Judge(settings_of=settings_by_object({"MAX_CHIPS": "16"}), rules=GKE_RULES)
     zones = {"annotations": {constants.ZONES: "europe-west4-a, europe-west4-b"}}

@@ -119,7 +119,7 @@ def test_subgroup_is_led_by_its_lowest_pod_even_if_the_leader_of_the_group_has_c
 
 
 def test_marks_of_subgroups_are_the_labels_of_their_pools() -> None:
-    """Marks are node selectors: only pods of the same subgroup can be bound to the nodes of its pool."""
+    """Marks are node selectors, which keep the pods of a subgroup on its pool."""
     workload, pods = _pods_of_groups(on_slice=True)
     marked = []
     for pod in pods:

@@ -203,7 +203,7 @@ def test_pod_beyond_a_bound_wants_a_pool_but_has_no_shape() -> None:
         pytest.param({"managed_by": "kueue.x-k8s.io/multikueue"}, False, id="run by another cluster"),
     ],
 )
-def test_only_living_jobsets_have_slices(*, changes: dict[str, Any], alive: bool) -> None:
+def test_jobset_that_is_not_living_has_no_slices_by_default(*, changes: dict[str, Any], alive: bool) -> None:
     workload = make_jobset(**changes)
     assert bool(slices_of(workload, pods=(make_pod(workload),))) is alive
 

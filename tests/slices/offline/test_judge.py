@@ -165,7 +165,7 @@ def _cron_job(pod: Json) -> Json:
     ],
 )
 def test_pod_template_that_exceeds_a_bound_gets_one_error(build: Callable[[Json], Json], pod: Json, words: str) -> None:
-    """In the past, `plan` and the webhook failed with an exception on all kinds whose controller creates pods."""
+    """In the past, `plan` and the webhook failed with an exception on several kinds."""
     spec = pod_spec()
     spec |= {**pod, "nodeSelector": {**spec["nodeSelector"], **pod.get("nodeSelector", {})}}
     found = [finding for finding in judged(build(spec)) if finding.severity is ERROR]

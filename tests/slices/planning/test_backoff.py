@@ -70,7 +70,7 @@ def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -
 @pytest.mark.parametrize(
     "kind", [FailureKind.INVALID, FailureKind.ALREADY_EXISTS, FailureKind.UNKNOWN_OUTCOME], ids=lambda kind: kind.value
 )
-def test_rejected_existing_or_unknown_create_causes_no_slice_back_off(kind: FailureKind) -> None:
+def test_invalid_already_exists_and_unknown_outcome_cause_no_slice_back_off(kind: FailureKind) -> None:
     assert kind not in backoff.OF_CAPACITY
     assert backoff.slice_failed({}, failure(kind), SLICE, NOW) == {}
 
@@ -218,10 +218,10 @@ def test_failure_after_pools_came_up_begins_again_with_one_create() -> None:
         pytest.param(("us-central2-b", "ct4p-hightpu-4t"), FailureKind.PERMISSION, False, id="another kind of failure"),
     ],
 )
-def test_vanished_pool_makes_capacity_of_its_zone_and_machine_type_due(
+def test_vanished_pool_ends_back_offs_of_its_zone_and_machine_type(
     place: tuple[str, str], kind: FailureKind, due: bool
 ) -> None:
-    """The back-off of the capacity ends, because the machines of the deleted pool may be available."""
+    """The machines of the deleted pool may be available."""
     backoffs = backoff.freed(failed(failure=failure(kind)), {place}, after(1))
     assert (backoff.blocking(backoffs, KEY, None, after(1)) is None) is due
 

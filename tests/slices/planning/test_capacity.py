@@ -499,7 +499,7 @@ def test_all_pools_of_a_jobset_with_same_zone_are_in_the_zone_of_the_first(*, by
     assert world.bound(workload) == 3
 
 
-def test_slices_are_created_in_several_zones_without_same_zone() -> None:
+def test_pools_are_created_in_several_zones_without_same_zone() -> None:
     world = one_in_each_zone(jobset_of(replicas=2))
     world.run(3)
     assert zones_bought(world) == ["us-central2-a", "us-central2-b"]

@@ -260,8 +260,8 @@ def test_request_fails_with_the_message_of_a_stockout_and_its_pools_are_deleted(
     assert {first, second} == set(world.deleted)
 
 
-def test_request_waits_while_a_pool_is_created_as_a_probe_after_a_stockout() -> None:
-    """If the request failed during the probe, each retry would also fail, and nothing would use the probe's pool."""
+def test_request_waits_while_one_pool_is_created_after_a_stockout() -> None:
+    """If the request failed in this time, each retry would also fail, and no pod would use the pool."""
     world = Asking(raw_request("req", 4))
     world.run(2)
     for name in sorted(world.pools):
@@ -367,7 +367,7 @@ def test_number_of_slices_of_the_buffers_of_a_namespace_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("raw", [raw_request("req", 4), raw_buffer("req", replicas=1)], ids=["request", "buffer"])
-def test_status_with_many_conditions_of_other_controllers_is_written_only_if_it_changes(raw: dict[str, Any]) -> None:
+def test_status_with_many_foreign_conditions_is_written_only_if_it_changes(raw: dict[str, Any]) -> None:
     foreign = [{"type": f"Other{number}", "status": "True"} for number in range(bounds.CONDITIONS)]
     world = Asking({**raw, "status": {"conditions": foreign}})
     world.live(30)
@@ -514,7 +514,9 @@ def test_request_or_buffer_takes_no_flex_start_pool_without_nodes(raw: dict[str,
 
 @pytest.mark.parametrize("supplier", [GKE_RULES, NODE_GROUP_RULES], ids=lambda rules: rules.supplier_name)
 @pytest.mark.parametrize("raw", [raw_request("req", 4), raw_buffer(replicas=1)], ids=["request", "buffer"])
-def test_only_pods_get_flex_start_pools_that_need_pods(raw: dict[str, Any], supplier: PoolRules) -> None:
+def test_request_or_buffer_gets_no_flex_start_pool_if_its_nodes_need_pods(
+    raw: dict[str, Any], supplier: PoolRules
+) -> None:
     """With the same choices of capacity, a JobSet with equal pods gets a flex-start pool."""
     choices = parse_choices("flex-start, on-demand")
     world = Asking(raw, capacity=choices)

@@ -447,7 +447,7 @@ def test_pause_begins_although_other_pools_of_the_workload_are_in_use() -> None:
 
 
 def test_pause_begins_although_a_buffer_counts_on_a_pool_of_the_workload() -> None:
-    """In the past, the pause began only after 45 minutes, because the pool for the buffer was not deleted."""
+    """In the past, the pause began only after 45 minutes, because the pool that the buffer counted on was kept."""
     workload = gang()
     world = Asking(marked=True, partial_hold_seconds=HOLD)
     world.refuse_create = room_for(world, 1)

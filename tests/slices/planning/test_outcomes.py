@@ -146,7 +146,7 @@ def test_response_to_an_old_look_up_does_not_undo_a_newer_create() -> None:
     assert world.look().creates == ()
 
 
-def test_already_exists_adopts_the_pool_once_the_list_shows_it() -> None:
+def test_pool_is_adopted_after_already_exists_when_the_list_shows_it() -> None:
     """GKE returns ALREADY_EXISTS if the process crashed after the create, before it recorded the response."""
     workload = make_jobset()
     world = World(workload)
@@ -340,7 +340,7 @@ def test_delete_rejected_for_too_many_operations_limits_operations() -> None:
 
 
 def test_responses_to_unknown_calls_change_nothing() -> None:
-    """A call is unknown if the list of pools has already ended it in the memory, or if a former leader sent it."""
+    """A call is unknown if the list of pools has already ended it in the memory."""
     world = World()
     before = world.memory
     name = PoolName("unheard-of")

@@ -367,7 +367,7 @@ def test_refused_pool_of_a_gang_that_runs_is_deleted_and_delays_no_other_slice(
     assert (world.deleted, len(world.created)) == ([refused], created)
 
 
-def test_slice_without_pods_at_the_second_refusal_of_its_gang_is_tried_again_with_the_gang() -> None:
+def test_slice_without_pods_at_the_refusal_of_its_gang_is_tried_again_with_it() -> None:
     """The gang of the slice is unknown without pods. If the slice waited for a day, the gang would wait as well."""
     world = gang_of_four()
     world.step()

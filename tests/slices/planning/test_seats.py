@@ -437,7 +437,7 @@ def test_pods_of_another_namespace_close_no_pool_to_its_own_pods(number: int) ->
     assert world.sizes == [4]
 
 
-def test_waiting_pod_beyond_the_limit_of_its_namespace_keeps_no_node_from_the_namespace_of_the_pool() -> None:
+def test_pod_beyond_its_namespace_limit_keeps_no_node_from_the_pools_namespace() -> None:
     world = cluster(max_chips_per_namespace=(("far", 4), ("*", 64)))
     world.scale(4)
     world.settle()
@@ -628,7 +628,7 @@ def test_each_pod_behind_a_failed_create_is_notified_and_in_the_read_model() -> 
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["create refused", "pool failed"])
-def test_pod_of_a_failed_create_does_not_take_the_node_that_is_created_for_another_pod(*, late: bool) -> None:
+def test_pod_of_a_failed_create_does_not_take_the_node_for_another_pod(*, late: bool) -> None:
     """Otherwise the other pod gets one more pool after each failed create."""
     world = cluster()
     if not late:

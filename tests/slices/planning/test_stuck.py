@@ -115,7 +115,7 @@ def test_pool_with_half_of_its_nodes_is_kept_if_other_pods_use_it() -> None:
     assert world.deleted == []
 
 
-def test_pool_with_half_of_its_nodes_is_replaced_although_a_pod_without_chips_is_on_it() -> None:
+def test_pool_with_half_of_its_nodes_is_deleted_despite_a_pod_without_chips() -> None:
     """The pod is of a LeaderWorkerSet of another namespace, for which the pool was not created."""
     workload, serve = make_jobset(), make_lws(namespace="other")
     world = running(workload)
@@ -255,7 +255,7 @@ def group_of(world: World, name: str) -> str:
 def test_running_slice_of_pods_keeps_its_pool_if_a_further_pod_is_unschedulable(
     kind: str, field: str, fault: str
 ) -> None:
-    """A further pod fits no host of any slice, so it does not show that the running pods make no progress."""
+    """A slice has no host for a further pod, so the pod does not show that the running pods make no progress."""
     world = running_wide(kind, replace_stuck_slices=True)
     (name,), node = world.created, max(world.nodes)
     world.put(wide_pod(world, kind, 2))

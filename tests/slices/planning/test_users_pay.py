@@ -94,7 +94,7 @@ def test_pod_of_a_namespace_without_chips_keeps_no_pool_of_another_namespace(pod
     assert [pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()] == ["second"]
 
 
-def test_leader_without_chips_keeps_a_pool_with_the_labels_of_its_slice_and_pays_for_it() -> None:
+def test_leader_without_chips_keeps_and_pays_for_a_pool_with_its_slices_labels() -> None:
     """The pool was created for another namespace, and the workers of the slice come later."""
     world = World(settings_=settings(max_chips_per_namespace=(("*", 64),)))
     first, serve = make_jobset("first", namespace="a"), make_lws(namespace="b", size=3)

@@ -96,7 +96,7 @@ def test_explanation_has_the_place_in_the_queue_the_next_slice_and_the_users() -
         pytest.param({"max_creates_per_hour": 1}, False, id="MAX_CREATES_PER_HOUR"),
     ],
 )
-def test_idle_chips_become_free_only_for_limits_on_chips(limits: dict[str, Any], frees: bool) -> None:
+def test_idle_chips_are_shown_as_becoming_free_only_for_limits_on_chips(limits: dict[str, Any], frees: bool) -> None:
     first = make_jobset("first")
     second = make_jobset("second", parallelism=1, template=make_requirements(topology="2x2x1", tolerations=()))
     world = World(first, settings_=settings(deletion_delay_seconds=300.0, **limits))

@@ -1,4 +1,4 @@
-"""Tests of the ends of reservations: read rarely, only with the permission, and before a create in a reservation."""
+"""Tests of the ends of reservations: read rarely, unknown without the permission, and read before a create."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_a_full_reservation_is_a_stockout_in_all_recorded_texts(gke: Rehearsal, 
     assert failure_of_create(gke, replace(SLICE, name=PoolName("next"), reservation="r"))[0] is FailureKind.STOCKOUT
 
 
-def test_a_block_without_its_reservations_full_path_is_not_found(gke: Rehearsal) -> None:
+def test_a_block_without_its_reservations_full_path_is_rejected(gke: Rehearsal) -> None:
     block = "reservations/r/reservationBlocks/b"
     failure_of_create(gke, replace(SLICE, reservation=block.removeprefix("reservations/")))
     gke.client.create_node_pool(replace(SLICE, reservation=f"projects/p/{block}"))
