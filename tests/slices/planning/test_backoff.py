@@ -385,8 +385,8 @@ def test_delete_in_flight_counts_as_one_operation(making: int) -> None:
     assert (plan.memory.operations.limit, len(plan.creates)) == (2, 1)
 
 
-def test_deletes_leave_threads_to_other_calls() -> None:
-    """Deletes of many unneeded pools must not delay changes of nodes, or deletes that slices wait for."""
+def test_deletes_in_flight_are_at_most_twice_the_number_of_threads() -> None:
+    """Deletes of many unneeded pools must not delay deletes that slices wait for."""
     ended = [make_jobset(f"ended-{index}") for index in range(40)]
     world = World(*ended, settings_=settings(deletion_delay_seconds=0.0))
     for workload in ended:

@@ -416,7 +416,7 @@ def test_pool_of_a_marked_all_or_nothing_slice_is_free_or_for_flex_start_tainted
 # --- Fallback to the next choice ---
 
 
-def test_one_event_names_all_choices_if_all_are_out_of_stock() -> None:
+def test_one_event_names_all_choices_if_all_wait_after_failures() -> None:
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = refuse(
         on_demand=failure(FailureKind.QUOTA, f"Quota TPU_V5P{'x' * 200}."),

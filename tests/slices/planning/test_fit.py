@@ -113,7 +113,7 @@ def test_field_expression_is_compared_with_the_node_name() -> None:
         ),
     ],
 )
-def test_pod_fits_a_tainted_node_only_with_a_matching_toleration(
+def test_taints_and_tolerations_decide_the_fit_as_in_the_scheduler(
     *, taint: Taint, toleration: Toleration | None, fits: bool
 ) -> None:
     found = misfit(asks(tolerations=(toleration,) if toleration else ()), view(taints=(taint,)))

@@ -338,7 +338,7 @@ def test_pod_waits_ten_minutes_for_a_broken_node(change: dict[str, Any] | None) 
         pytest.param({"max_pools_per_jobset": 2}, [16, 16], id="pools of a workload"),
     ],
 )
-def test_limits_allow_a_smaller_pool(limits: dict[str, Any], sizes: list[int]) -> None:
+def test_pods_get_nodes_up_to_a_limit_and_the_other_pods_are_notified(limits: dict[str, Any], sizes: list[int]) -> None:
     world = cluster(**limits)
     world.scale(40)
     world.settle(rounds=6)

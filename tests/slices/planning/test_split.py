@@ -142,7 +142,7 @@ def _on_nodes_of_no_pool() -> World:
         pytest.param(_on_nodes_of_no_pool, id="a node without a node pool"),
     ],
 )
-def test_justified_use_of_several_pools_is_not_reported_as_split(world: object) -> None:
+def test_slices_to_which_the_rule_does_not_apply_are_not_reported_as_split(world: object) -> None:
     plan = world().look()  # type: ignore[operator]
     assert _splits(plan) == []
     assert not plan.split_slices

@@ -164,7 +164,7 @@ class SupplierContract:
         with pytest.raises(UnmeetableError, match=f"{rules.supplier_name} allows {LABEL_CHARACTERS}"):
             specified(room + 1)
 
-    def test_labels_that_pods_may_select_or_copy_are_on_the_nodes(self, ground: Ground) -> None:
+    def test_labels_that_pods_may_select_or_copy_are_in_the_request(self, ground: Ground) -> None:
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
         selected = dict.fromkeys(rules.requestable_labels, "asked")
         copied = dict.fromkeys(rules.copyable | rules.requestable_labels, "asked")
@@ -207,7 +207,7 @@ class SupplierContract:
         ground.finish()
         assert ground.supplier.get_operation(deleted).done
 
-    def test_failed_create_has_its_failure_and_its_pool_stays_listed(self, ground: Ground) -> None:
+    def test_failed_create_has_its_failure_and_its_pool_remains_listed(self, ground: Ground) -> None:
         """The provisioner deletes failed pools, so it must see them in the list."""
         ground.fail_creation()
         operation = create(ground)

@@ -226,7 +226,7 @@ def test_preempted_spot_slice_becomes_on_demand_if_spot_is_out_of_stock() -> Non
     assert [pool.capacity.value for pool in both.pools.values()] == ["on-demand"]
 
 
-def test_pool_is_kept_under_pods_until_the_other_controller_can_label_its_nodes() -> None:
+def test_pool_in_use_is_kept_while_the_other_controller_cannot_label_its_nodes() -> None:
     """The provisioner sees a node only after the controller of node groups has labelled it."""
     both = Both(_jobset("train", "on-demand"))
     kube = both.groups.kube
