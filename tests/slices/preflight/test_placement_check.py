@@ -221,7 +221,7 @@ def test_placement_that_may_not_be_read_is_unknown(path: str, words: str) -> Non
 def test_device_class_of_tpus_with_another_resource_name_is_reported(
     resource: str, driver: str, reported: bool
 ) -> None:
-    """Admission does not review pods that request the resource, so the pods can run on any node pool."""
+    """Admission does not mark pods that request this resource, so they may run on pools of other slices."""
     cluster = Cluster().install()
     selectors = [{"cel": {"expression": f'device.driver == "{driver}"'}}] if driver else []
     spec = {"selectors": selectors, **({"extendedResourceName": resource} if resource else {})}
