@@ -345,7 +345,8 @@ _KEYS = sorted(
         "targetSizePolicy", "mode", "currentActions", "none", "isStable", "bulkInstanceOperation", "inProgress",
         "lastProgressCheck", "timestamp", "error", "errors", "code", "message", "managedInstances", "instance",
         "instanceStatus", "currentAction", "lastAttempt", "nextPageToken", "httpErrorStatusCode", "operationType",
-        "creationTimestamp",
+        "creationTimestamp", "machineType", "provisioningModel", "onHostMaintenance", "instanceTerminationAction",
+        "instanceTemplate", "resourcePolicies", "httpErrorMessage", "targetLink",
     }
 )  # fmt: skip
 _LEAVES = (

@@ -180,7 +180,8 @@ def test_a_full_reservation_is_a_stockout_in_all_recorded_texts(gke: Rehearsal, 
 
 def test_a_block_without_its_reservations_full_path_is_rejected(gke: Rehearsal) -> None:
     block = "reservations/r/reservationBlocks/b"
-    failure_of_create(gke, replace(SLICE, reservation=block.removeprefix("reservations/")))
+    kind, _ = failure_of_create(gke, replace(SLICE, reservation=block.removeprefix("reservations/")))
+    assert kind is FailureKind.INVALID
     gke.client.create_node_pool(replace(SLICE, reservation=f"projects/p/{block}"))
 
 
