@@ -57,9 +57,9 @@ class Both(World):
         )
         self.gate = Gate(
             api=self.groups.kube,
+            settings=self.supplier.settings,
             clock=self.groups.clock.now,
             monotonic=self.groups.clock,
-            node_namespace=self.supplier.settings.node_namespace,
         )
         self.restarts = 0
         self.creates = 0
