@@ -90,6 +90,8 @@ class Kept(Generic[T]):
         self._used, self._max_share, self._reduced = 0.0, 1.0, 0
         #: Sum of the shares of all namespaces after the maximum for each namespace was lowered; 0 before.
         self._lowered = 0.0
+        #: Number of reduced records at that time.
+        self._lowered_reduced = 0
         self._numbers = itertools.count()
 
     def add(self, key: Key, record: T, created_at_seconds: float) -> dict[Key, bool]:
@@ -108,7 +110,7 @@ class Kept(Generic[T]):
             self._lower()
             for lowered in self._namespaces.values():
                 exceeding |= self._trim(lowered)
-            self._lowered = self._used
+            self._lowered, self._lowered_reduced = self._used, self._reduced
         return exceeding
 
     def drop(self, key: Key) -> None:
@@ -123,7 +125,7 @@ class Kept(Generic[T]):
         The memory is compared with the memory after the last reduction, not with a bound: few large records may leave
         much of a low bound unused, and a new list would restore none of the others.
         """
-        if self._used < _FULL * self._lowered:
+        if self._used < _FULL * self._lowered or self._reduced < _FULL * self._lowered_reduced:
             return True
         namespace = self._namespaces.get(name)
         if namespace is None or not (namespace.reduced or namespace.incomplete):
@@ -135,7 +137,8 @@ class Kept(Generic[T]):
         namespace.size += size
         objects = len(namespace.full) / self.bound.max_objects if self.bound.max_objects is not None else 0.0
         before, namespace.share = namespace.share, max(objects, namespace.size / self.bound.max_bytes)
-        self._used += namespace.share - before
+        # Rounding must not leave less than nothing.
+        self._used = max(0.0, self._used + namespace.share - before)
 
     def _trim(self, namespace: _Namespace) -> dict[Key, bool]:
         exceeding = {}

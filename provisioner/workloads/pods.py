@@ -137,6 +137,8 @@ def _bound_pod(raw: Any) -> BoundPod:
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity("pod", metadata)
     title = f"pod {namespace}/{name}"
+    if not spec:
+        raise fields.MalformedObject(f"{title} has no spec")
     claim = claim_of(metadata) or _plain_claim(raw)
     return BoundPod(
         namespace=namespace,

@@ -160,6 +160,20 @@ def test_large_records_of_many_namespaces_cause_no_list_before_a_delete(
     assert kept.has_room(name)
 
 
+@pytest.mark.parametrize("victims", [2, 5])
+def test_reduced_records_are_listed_again_after_all_large_records_were_deleted(victims: int) -> None:
+    """In the past, they stayed reduced until an unrelated list, because only full records were counted."""
+    kept = Kept(bound_of(3500))
+    names = [f"n{number}" for number in range(40)]
+    fill(kept, {"victim": victims, **dict.fromkeys(names, 2)})
+    has_room = False
+    for name in names:
+        for number in range(2):
+            kept.drop((name, f"t{number}"))
+            has_room |= kept.has_room(name)
+    assert has_room
+
+
 def test_namespace_without_reduced_records_has_room_after_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the past, its other objects counted as absent for hours if other namespaces had all the reduced records."""
     monkeypatch.setattr(bounds, "REDUCED", 20)

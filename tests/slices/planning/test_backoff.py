@@ -141,8 +141,19 @@ def test_missing_permission_for_a_reservation_does_not_lengthen_the_next_wait() 
     """In the past, all choices of the slice waited as long as the reservation without permission."""
     refused = backoff.slice_failed({}, failure(FailureKind.PERMISSION), SLICE, NOW, reserved=KEY)
     both = backoff.slice_failed(refused, failure(FailureKind.OPERATION_IN_THE_WAY), SLICE, after(1))
-    alone = backoff.slice_failed({}, failure(FailureKind.OPERATION_IN_THE_WAY), SLICE, after(1))
-    assert both == alone
+    assert (both[SLICE].failure.kind, both[SLICE].capacities) == (FailureKind.OPERATION_IN_THE_WAY, frozenset())
+    assert both[SLICE].until <= after(5)
+
+
+def test_waits_of_two_choices_that_fail_by_turns_grow() -> None:
+    """The first choice lacks the permission for its reservation in each try."""
+    backoffs: backoff.Backoffs = {}
+    at = NOW
+    for _ in range(10):
+        backoffs = backoff.slice_failed(backoffs, failure(FailureKind.PERMISSION), SLICE, at, reserved=KEY)
+        backoffs = backoff.slice_failed(backoffs, failure(FailureKind.UNAVAILABLE), SLICE, at)
+        waited, at = backoffs[SLICE].until - at, backoffs[SLICE].until
+    assert waited >= timedelta(seconds=40)
 
 
 def test_forget_removes_only_the_back_off_of_the_key() -> None:

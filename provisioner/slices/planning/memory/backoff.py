@@ -91,8 +91,8 @@ def slice_failed(
     if failure.kind is FailureKind.PERMISSION and reserved is not None:
         refused = frozenset({reserved}) | (before.capacities if before is not None and before.until > now else refused)
     elif before is not None and before.capacities:
-        # The earlier wait does not block all choices, so it must not lengthen a wait that does.
-        before = None
+        # The earlier wait does not block all choices, so a wait that does begins now. Both waits grow together.
+        before = replace(before, until=min(before.until, now))
     last = replace(_extended(before, str(slice_id), delay, failure, now), capacities=refused)
     return {**backoffs, slice_id: last}
 

@@ -157,6 +157,7 @@ class GkeSupplier:
             policy = self._call(self.gke.get_workload_policy, request.policy_name)
         except GkeError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
+                self._may_read = True
                 return self._create_policy(request, blocked)
             if error.failure.kind is not FailureKind.PERMISSION:
                 raise
