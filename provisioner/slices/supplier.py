@@ -149,7 +149,7 @@ class Supplier(Protocol):
         """Rules of these node pools."""
 
     def list_pools(self) -> tuple[NodePool, ...]:
-        """Return all node pools of the cluster."""
+        """Return all node pools of the cluster; with PROVIDER=gce, the TPUNodeGroups of one namespace."""
 
     def unknown_sources(self) -> frozenset[str]:
         """Return the names of optional sources (`model.sources`) whose data about listed pools could not be read."""

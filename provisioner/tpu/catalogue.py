@@ -138,7 +138,7 @@ class Accelerator:
     max_cubes: int = 0
     #: Number of cubes in the largest slice of Google's documentation; 0 if equal to `max_cubes`.
     documented_cubes: int = 0
-    #: Whether a workload policy of Compute Engine places multi-host slices, instead of COMPACT placement.
+    #: Whether GKE places multi-host pools by a workload policy of Compute Engine, instead of COMPACT placement.
     workload_policy: bool = False
     #: Whether GKE may accept topologies with unsorted axes, because sources disagree.
     any_order: bool = False

@@ -193,7 +193,7 @@ def marked(metadata: Mapping[str, Any], key: str) -> str:
 
 
 def marks(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the labels, and the annotations whose keys are not also labels (`marked` for all keys)."""
+    """Return labels and annotations in one mapping, without empty values. A label takes precedence, as in `marked`."""
     parts = (fields.mapping(metadata.get(part)) for part in ("annotations", "labels"))
     return {key: value for part in parts for key, raw in part.items() if (value := fields.name(raw))}
 

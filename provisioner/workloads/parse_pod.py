@@ -84,7 +84,10 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
 
 
 def _is_chipless_leader(claim: Claim, metadata: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Whether a pod leads a group on TPU nodes. The workers may be created only when the leader is bound."""
+    """Whether a pod on TPU nodes leads a LeaderWorkerSet's group, and is not excluded from its subgroups.
+
+    The workers may be created only when the leader is bound.
+    """
     leads = claim.kind is WorkloadKind.LEADER_WORKER_SET and claim.index == constants.LEADER_INDEX
     return leads and not is_excluded(metadata) and constants.TPU_ACCELERATOR in podspec.node_selector_of(spec)
 

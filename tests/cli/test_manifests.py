@@ -57,7 +57,7 @@ def test_values_are_read_as_kubectl_reads_them(text: str | bytes, want: Any) -> 
         pytest.param(f"a: {'9' * 5000}", -2, "is not YAML", id="more digits than Python reads"),
     ],
 )
-def test_invalid_yaml_is_reported_with_its_line(text: str, line: int, words: str) -> None:
+def test_invalid_yaml_is_reported_with_its_line_if_known(text: str, line: int, words: str) -> None:
     documents, problems = read_documents("f", f"first: 1\n---\n{text}\n---\nlast: 1\n")
     assert [(problem.source, problem.line) for problem in problems] == [("f", line + 2)]
     assert words in problems[0].message

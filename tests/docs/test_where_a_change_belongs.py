@@ -50,7 +50,7 @@ def test_every_file_of_a_row_exists(row: str) -> None:
     assert _files_of(_ROWS[row])
 
 
-def test_row_of_kinds_names_every_file_that_distinguishes_kinds() -> None:
+def test_row_of_kinds_names_every_file_that_names_several_kinds() -> None:
     def tells_apart(text: str) -> bool:
         return len(set(_KINDS.findall(text))) > 1
 

@@ -148,7 +148,7 @@ def test_reduced_records_of_all_namespaces_are_bounded(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("namespaces", "things", "max_things"), [(60, 2, 50), (25, 4, 33)])
-def test_large_records_of_many_namespaces_cause_no_list_before_a_delete(
+def test_large_records_cause_no_new_list_until_an_object_is_deleted(
     namespaces: int, things: int, max_things: int
 ) -> None:
     """In the past, all objects were listed every minute, because few large records left half of low bounds unused."""

@@ -120,7 +120,7 @@ class Deletes:
 
 
 def _is_expected(process: Process, pod: PodRun) -> bool:
-    """Whether the process has to wait for a pod before it deletes the pool that the scheduler chose for the pod."""
+    """Whether the process knew a pod as pending when it last decided to delete the pod's pool (`expected`)."""
     return pod.uid in process.expected.get(PoolName(pod.pool), ())
 
 

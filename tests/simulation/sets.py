@@ -40,7 +40,7 @@ class SetRun(WorkloadRun):
     #: Groups of the old template, and the shapes of existing groups.
     outdated: set[int] = field(default_factory=set)
     shape_of_group: dict[int, Shape] = field(default_factory=dict)
-    #: Groups that restart: the leader is deleted after the last of its workers.
+    #: Groups that restart: the leader, whose delete begins first, is removed after the last of its workers.
     restarting_groups: set[int] = field(default_factory=set)
 
     def slots(self) -> range:

@@ -281,7 +281,7 @@ def test_events_of_a_failed_pool_do_not_name_pods_of_other_namespaces(world: Wor
     assert not any("stray" in event.message for event in world.recorder.told)
 
 
-def test_event_of_a_failed_pool_says_that_it_is_replaced_after_its_pods(world: World) -> None:
+def test_event_of_a_failed_pool_says_that_it_is_replaced_when_its_pods_have_ended(world: World) -> None:
     world.put_jobset()
     pool = world.run_to_use()
     world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))

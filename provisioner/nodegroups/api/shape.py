@@ -36,7 +36,7 @@ class GroupShape:
 
     @property
     def one_slice(self) -> bool:
-        """Whether all machines form one slice."""
+        """Whether the machines form one slice together; False if each machine is a slice, even if there is only one."""
         return self.mode is SizePolicyMode.BULK
 
 

@@ -94,7 +94,10 @@ def step_of(child: Child, ctx: Round) -> Step:
 
 
 def _denied(child: Child, known: memory.ResourceMemory) -> bool:
-    """Return whether a call failed LASTING_FAILURES times in a row, last with a denial after the delete request."""
+    """Return whether a read, poll or delete has failed at least LASTING_FAILURES times in a row.
+
+    The last failure must be of a kind in `denials`, and not earlier than the delete request.
+    """
     denials, deleted_at = {FailureKind.PERMISSION}, child.meta.deleted_at
     if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
         # Policies and templates cost nothing, so they are given up even if machines use them.

@@ -245,7 +245,8 @@ def queue_of(
     """Return the waiting pods in the order in which they are served."""
     ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created_at, pod.uid))
     choose = cache(partial(_choose, supply, ctx))
-    # A pod cannot use the server of its old partition, because a new partition there would have the same id.
+    # A new partition on the server of a pod's old partition would have the same id. If a pod has several old
+    # partitions, only the last one counts.
     stay = {status.entry.pod_uid: status for status in statuses.values() if status.phase is Phase.RELEASING}
     candidates = []
     for pod in ordered:

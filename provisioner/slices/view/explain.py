@@ -136,7 +136,7 @@ def unknown_kind(name: str) -> str:
 
 
 def nearest_kind(kind: str) -> str:
-    """Return the known kind that is most similar to an unknown kind, "" if no kind is similar."""
+    """Return the word of `_KIND_OF_WORD` that is most similar to an unknown kind, "" if no word is similar."""
     return next(iter(difflib.get_close_matches(kind.lower().partition(".")[0], _KIND_OF_WORD, n=1)), "")
 
 

@@ -83,7 +83,7 @@ def test_object_of_a_namespace_that_is_not_served_is_read_without_large_fields(k
     assert (ready.reason, len(ready.message)) == (Reason.NOT_ALLOWED, bounds.CONDITION_MESSAGE)
 
 
-def test_object_is_read_only_if_its_finalizers_are_within_their_bound() -> None:
+def test_object_whose_finalizers_exceed_their_bound_is_rejected() -> None:
     name = "f" * bounds.FINALIZERS
     raw = raw_object(Kind.TPU_NODE_GROUP, GROUP, metadata={"finalizers": [name]})
     assert parse(TpuNodeGroup, raw).meta.finalizers == (name,)

@@ -63,7 +63,7 @@ class Checks:
         self._has_its_partition(pod.name, gate.partition_id, gate.server.address, "its gate is opened")
 
     def _take_back(self, pod: Pod) -> None:
-        """Check that a released pod has neither a node nor its gate."""
+        """Check that a pod whose partition the controller takes back has neither a node nor its gate."""
         if pod.node or pod.gated:
             self.stage.violate(f"the partition of pod {pod.name} is taken back, and it is on {pod.node or 'its way'}")
 

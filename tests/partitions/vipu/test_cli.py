@@ -316,7 +316,7 @@ def test_second_create_gives_already_exists_and_second_remove_not_found(quick: G
     assert _kind(quick.vipu.remove_partition, "p1") is FailureKind.NOT_FOUND
 
 
-def test_create_without_aligned_free_ipus_is_a_stockout(quick: Ground) -> None:
+def test_create_without_enough_free_ipus_is_a_stockout(quick: Ground) -> None:
     quick.vipu.create_partition(_request("p1", 1))
     assert _kind(quick.vipu.create_partition, _request("p2", 16)) is FailureKind.STOCKOUT
     assert set(_states(quick)) == {"p1"}

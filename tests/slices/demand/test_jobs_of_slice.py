@@ -66,7 +66,7 @@ def planned(replicas: int, parallelism: int, annotations: dict[str, Any], **how:
         pytest.param(3, 4, {}, 3, "", id="half of the hosts"),
     ],
 )
-def test_child_jobs_get_one_pool_for_each_slice_that_they_fill(
+def test_child_jobs_share_pools_only_if_together_they_fill_slices(
     replicas: int, parallelism: int, annotations: dict[str, Any], pools: int, problem: str
 ) -> None:
     """In the past, eight child Jobs with one pod each got eight pools of eight hosts."""

@@ -320,7 +320,7 @@ def test_selector_on_a_label_that_is_certainly_missing_is_rejected(key: str) -> 
 
 @pytest.mark.parametrize("key", [_STRANGE, "node.kubernetes.io/exotic", "x.gke.io/y", "scheduling.k8s.io/z"])
 def test_selector_on_an_unknown_reserved_label_gets_a_pool_with_a_warning(key: str) -> None:
-    """The provisioner cannot set labels with such a prefix on a pool, but GKE may set them on the nodes."""
+    """The provisioner sets none of these labels, but GKE may set them on the nodes."""
     plan = World(_jobset(**{key: "x"})).step()
     (create,) = plan.creates
     assert key not in create.request.labels

@@ -275,7 +275,7 @@ def test_never_served_slice_of_a_higher_priority_keeps_its_chips_for_12_hours() 
         pytest.param({"max_pools_per_jobset": 1}, id="workload"),
     ],
 )
-def test_slice_beyond_a_limit_of_its_own_namespace_or_workload_keeps_no_other_chips(limits: dict[str, Any]) -> None:
+def test_slice_beyond_a_limit_of_its_own_workload_withholds_no_chips_of_other_limits(limits: dict[str, Any]) -> None:
     """Only the namespace itself can make room for the slice, so chips that are kept for the slice would be idle."""
     world = World(settings_=settings(max_chips=16, **limits), marked=True)
     add(world, jobset_of("urgent", namespace="team", replicas=2), HIGH)

@@ -111,9 +111,9 @@ def problem_of_all(
 
 
 def keep_from_lower(ctx: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], slices: Sequence[Slice]) -> None:
-    """Withhold the chips, pools and creates of slices from lower priorities if a limit refuses the slices together.
+    """If a limit refuses the slices together, withhold the amounts that they request from slices of lower priority.
 
-    Nothing is withheld if one of the slices has no fresh offer, or if the slices request more than the whole limit.
+    Nothing is withheld if a slice has no fresh offer (`has_fresh_offer`), or if they exceed the whole limit.
     """
     refusal = budget.refusal(slices, units[slices[0].id])
     limited = refusal is not None and refusal.kind is WaitKind.LIMIT and not refusal.final

@@ -115,7 +115,7 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
     tallies, lasting = backoff.still_counted(memory.tallies, now), backoff.still_lasting(memory.lasting_failures, now)
     for name in sorted(name for name in broken if not memory.pool(name).failed):
         pool, owner, create = owned[name], ctx.created_for.get(name), memory.pool(name).coming_up
-        # The request of the create is more exact: the listed pool lacks the choices of the pods.
+        # The request of the create is more exact: the listed pool lacks `own_inputs`, a part of the key.
         capacity = capacity_key(create.request if create is not None else pool.pool)
         failure = _failure_of(pool, ctx.rules.supplier_name)
         if owner is not None:

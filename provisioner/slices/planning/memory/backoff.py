@@ -128,7 +128,7 @@ def _with_failure(
 
 
 def _extended(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
-    # A stockout or quota failure after another kind of failure begins a new period, with its own `since`.
+    # A stockout or quota failure that replaces another kind of failure begins a new period, with its own `since`.
     lasts = before is not None and (before.failure.kind is failure.kind or failure.kind not in OF_CAPACITY)
     since = before.since if before is not None and lasts else now
     if before is not None and before.until > now:

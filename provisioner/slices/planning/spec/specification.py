@@ -99,7 +99,7 @@ def owner_labels(slice_: Slice) -> dict[str, str]:
 
 
 def read_ownership(labels: Mapping[str, str]) -> Ownership | None:
-    """Return the owner of a pool; None if the labels name no owner: the provisioner never changes such a pool."""
+    """Return the owner of a pool; None without an owner, or with another manager. Such pools are never changed."""
     if labels.get(constants.NODEPOOL_MANAGER) != constants.MANAGER:
         return None
     kind = _KIND_OF_LABEL.get(labels.get(constants.POOL_WORKLOAD_KIND, ""))

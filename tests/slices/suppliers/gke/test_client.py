@@ -953,7 +953,7 @@ def test_a_redirect_is_not_followed(server: RecordingServer, client: GkeClient, 
 
 
 class TokenOverHttp(auth_credentials.Credentials):
-    """Credentials that fetch their token with the given request."""
+    """Credentials that fetch their token by the transport that google-auth passes to `refresh`."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
