@@ -52,10 +52,7 @@ def decide(
     """
     if snapshot.not_synced:
         return Plan(memory=memory, poll_seconds=rules.idle_seconds, round=last)
-    pools = {pool.name: pool for pool in snapshot.pools}
-    memory = answers.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
-    memory, look_ups = answers.confirm(memory, pools, snapshot.pools_listed_at, now)
-    ctx = begin_round(snapshot, memory, settings, rules, now, last)
+    ctx, look_ups = _begin(snapshot, memory, settings, rules, now, last)
     units = (unit_of(slice_, now) for slice_ in ctx.slices.values() if slice_.pending)
     line, budget, turns = in_line(CREATES, units, ctx.memory.stamps), Budget.of(ctx), gangs.take_turns(ctx)
     matching = _match(ctx, line, budget, turns)
@@ -87,6 +84,15 @@ def decide(
         waits=launches.waits_for_operations or len(started.deletes) < len(unneeded.deletes),
     )
     return _plan(decision, look_ups, limits)
+
+
+def _begin(
+    snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime, last: Round | None
+) -> tuple[Round, tuple[LookUp, ...]]:
+    pools = {pool.name: pool for pool in snapshot.pools}
+    without_lost = answers.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
+    confirmed, look_ups = answers.confirm(without_lost, pools, snapshot.pools_listed_at, now)
+    return begin_round(snapshot, confirmed, settings, rules, now, last), look_ups
 
 
 def _match(ctx: Round, line: Sequence[Unit], budget: Budget, turns: GangTurns) -> Matching:
